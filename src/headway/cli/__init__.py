@@ -1,0 +1,57 @@
+"""The command line: the only place where parts are assembled. One file per command.
+
+Commands are named by import path, so `headway --help` loads none of them.
+"""
+
+from __future__ import annotations
+
+import importlib.metadata
+import sys
+from collections.abc import Sequence
+
+from cyclopts import App, CycloptsError
+
+from headway.core.errors import ConfigError, HeadwayError
+
+USAGE_ERROR, FAILURE, INTERRUPTED = 2, 1, 130
+
+
+def version() -> str:
+    return importlib.metadata.version("headway")
+
+
+app = App(
+    name="headway",
+    help="LLM serving: who runs, how many tokens each step carries, who waits, who is turned away.",
+    version=version,
+    help_format="plaintext",
+    result_action="return_value",
+)
+app.command("headway.cli.serve:app", name="serve", help="Serve a model behind OpenAI's API.", sort_key=1)
+app.command("headway.cli.generate:app", name="generate", help="Complete one prompt on the terminal.", sort_key=2)
+app.command(
+    "headway.cli.fetch:app", name="fetch", help="Fetch and check a model, so that serving needs no network.", sort_key=3
+)
+
+
+def run(arguments: Sequence[str] | None = None) -> None:
+    """Run the command line and exit: 0, 1 when the work failed, 2 when it was asked for wrongly."""
+    sys.exit(status(sys.argv[1:] if arguments is None else arguments))
+
+
+def status(arguments: Sequence[str]) -> int:
+    """The exit status of a command line. What went wrong is one line on stderr, never a traceback."""
+    try:
+        app(arguments, exit_on_error=False, print_error=False)
+    except CycloptsError as error:
+        print(f"headway: {error}", file=sys.stderr)
+        return USAGE_ERROR
+    except HeadwayError as error:
+        print(f"headway: {error.message}", file=sys.stderr)
+        return USAGE_ERROR if isinstance(error, ConfigError) else FAILURE
+    except KeyboardInterrupt:
+        return INTERRUPTED
+    except BrokenPipeError:  # `headway generate … | head`
+        sys.stderr.close()
+        return FAILURE
+    return 0

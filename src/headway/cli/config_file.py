@@ -1,0 +1,73 @@
+"""`--config FILE`: TOML whose keys are the flags' names. Every complaint names the file, the key and the limit."""
+
+from __future__ import annotations
+
+import difflib
+import tomllib
+from collections.abc import Sequence
+from pathlib import Path
+from types import NoneType
+from typing import Any, Literal, get_args, get_origin
+
+from cyclopts import App, ArgumentCollection, Token
+
+from headway.cli.config import Key
+from headway.core.errors import ConfigError
+
+WORDS = {bool: "true or false", int: "an integer", float: "a number", str: "a string"}
+
+
+def read_config(path: Path, known: Sequence[Key]) -> dict[str, Any]:
+    """Checked values by key name. Raises ConfigError."""
+    try:
+        with path.open("rb") as file:
+            table = tomllib.load(file)
+    except OSError as error:
+        raise ConfigError(f"{path}: the configuration file cannot be read: {error.strerror}.") from error
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise ConfigError(f"{path}: not valid TOML: {error}.") from error
+    by_name = {key.name: key for key in known}
+    for name in table:
+        if name not in by_name:
+            raise ConfigError(f"{path}: unknown key {name!r}.{_suggestion(name, list(by_name))}", param=name)
+    return {name: _checked(path, by_name[name], value) for name, value in table.items()}
+
+
+def _suggestion(name: str, known: list[str]) -> str:
+    """The nearest known key; a key written with underscores is nearest to itself with dashes."""
+    near = difflib.get_close_matches(name.replace("_", "-").lower(), known, n=1, cutoff=0.5)
+    return f" Did you mean {near[0]!r}?" if near else " `headway serve --help` lists the keys."
+
+
+def _checked(path: Path, key: Key, value: Any) -> Any:
+    kind = next(kind for kind in get_args(key.type) or (key.type,) if kind is not NoneType)
+    where = f"{path}: {key.name}"
+    if get_origin(key.type) is Literal:
+        choices = get_args(key.type)
+        if value not in choices:
+            raise ConfigError(f"{where} must be one of {', '.join(choices)}, not {value!r}.", param=key.name)
+        return value
+    # bool is an int to Python, not to a reader of the file; an integer is a fine number.
+    right = type(value) is kind or (kind is float and type(value) is int)
+    if not right:
+        raise ConfigError(f"{where} must be {WORDS[kind]}, not {value!r}.", param=key.name)
+    if isinstance(value, int | float) and (complaint := key.complaint(value)):
+        raise ConfigError(f"{where} {complaint}.", param=key.name)
+    return value
+
+
+def apply_config_file(known: Sequence[Key]) -> Any:
+    """A cyclopts `config` hook: fills what no flag gave from the file that `--config` names."""
+
+    def hook(_app: App, _commands: tuple[str, ...], arguments: ArgumentCollection) -> None:
+        by_name = {argument.name.lstrip("-").lower(): argument for argument in arguments}
+        named = by_name["config"].tokens
+        if not named:
+            return
+        path = Path(named[-1].value)
+        for name, value in read_config(path, known).items():
+            argument = by_name[name]
+            if not argument.tokens:
+                argument.append(Token(keyword=name, value=str(value), source=str(path)))
+
+    return hook

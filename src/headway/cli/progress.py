@@ -1,0 +1,76 @@
+"""Shows how far the fetching and converting of a model is: a bar on a terminal, a line per stage elsewhere."""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from types import FrameType
+
+from rich.console import Console
+from rich.progress import BarColumn, DownloadColumn, TaskID, TextColumn, TimeRemainingColumn
+from rich.progress import Progress as Bars
+
+from headway.models import Progress
+
+WORDS = {"fetch": "Fetching", "check": "Checking", "convert": "Converting", "tokenizer": "Reading the tokenizer of"}
+INTERRUPTED = 130
+
+
+@contextmanager
+def shown_progress() -> Iterator[Callable[[Progress], None]]:
+    """Gives the `report` that `load_model` and `Engine` take. Ctrl-C ends the process while it is open."""
+    console = Console(stderr=True)
+    with _dies_at_once(console):
+        if console.is_terminal:
+            with _bars(console) as report:
+                yield report
+        else:
+            yield _lines()
+
+
+@contextmanager
+def _bars(console: Console) -> Iterator[Callable[[Progress], None]]:
+    columns = (TextColumn("{task.description}"), BarColumn(), DownloadColumn(), TimeRemainingColumn())
+    with Bars(*columns, console=console, transient=True) as bars:
+        tasks: dict[str, TaskID] = {}
+
+        def report(progress: Progress) -> None:
+            description = f"{WORDS[progress.stage]} {progress.subject}"
+            if description not in tasks:
+                tasks[description] = bars.add_task(description)
+            bars.update(tasks[description], completed=progress.done_bytes, total=progress.total_bytes)
+
+        yield report
+
+
+def _lines() -> Callable[[Progress], None]:
+    told: set[str] = set()
+
+    def report(progress: Progress) -> None:
+        description = f"{WORDS[progress.stage]} {progress.subject}"
+        if description not in told:
+            told.add(description)
+            print(f"{description} ...", file=sys.stderr, flush=True)
+
+    return report
+
+
+@contextmanager
+def _dies_at_once(console: Console) -> Iterator[None]:
+    """A download runs in a thread that cannot be cancelled, so Ctrl-C must not wait for it.
+
+    Nothing is lost: what is half written is swept by the next one who fetches.
+    """
+
+    def leave(_signal: int, _frame: FrameType | None) -> None:
+        console.show_cursor()
+        os._exit(INTERRUPTED)
+
+    before = signal.signal(signal.SIGINT, leave)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, before)

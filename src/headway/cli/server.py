@@ -1,0 +1,79 @@
+"""Assembles the server, engine and gateway, and ends it: the first signal drains, the second stops at once."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import signal
+from socket import socket
+
+import uvloop
+from aiohttp import web
+
+from headway.cli.address import bound_socket, unusable, url_of
+from headway.cli.banner import banner
+from headway.cli.config import ServeConfig
+from headway.cli.progress import shown_progress
+from headway.engine import Engine
+from headway.gateway import GatewayConfig, create_app, make_runner
+
+log = logging.getLogger("headway")
+
+# Connections that may wait to be accepted while the loop is busy; a burst beyond it is dropped by the kernel.
+BACKLOG = 2048
+
+
+class StopSignals:
+    """SIGTERM and SIGINT: the first asks to finish what runs, the second insists."""
+
+    def __init__(self) -> None:
+        self.asked = asyncio.Event()
+        self.insisted = asyncio.Event()
+        loop = asyncio.get_running_loop()
+        for number in (signal.SIGTERM, signal.SIGINT):
+            loop.add_signal_handler(number, self._arrived)
+
+    def _arrived(self) -> None:
+        (self.insisted if self.asked.is_set() else self.asked).set()
+
+
+def run_server(model: str, config: ServeConfig) -> None:
+    """Serve until signalled. Raises ConfigError for an unusable address, ModelError for an unusable model."""
+    logging.basicConfig(level=config.log_level.upper(), format="%(asctime)s %(levelname)s %(name)s: %(message)s")
+    with bound_socket(config.host, config.port) as sock:
+        uvloop.run(_serve(model, config, sock))
+
+
+async def _serve(model: str, config: ServeConfig, sock: socket) -> None:
+    with shown_progress() as report:
+        engine = Engine(model, config.engine, report=report)
+        await engine.start()
+    signals = StopSignals()
+    name = config.served_model_name or engine.model.name
+    runner = make_runner(create_app(engine, GatewayConfig(served_model_name=name)))
+    try:
+        await runner.setup()
+        try:
+            await web.SockSite(runner, sock, backlog=BACKLOG).start()
+        except OSError as error:  # somebody else began to listen while the model was loading
+            raise unusable(config.host, config.port, error) from error
+        print(banner(engine, name, url_of(sock)), flush=True)
+        await signals.asked.wait()
+        await _drain(engine, signals, config.drain_timeout)
+    finally:
+        await engine.close()  # first: it ends the streams that are left, and the gateway has only to flush them
+        await runner.cleanup()
+
+
+async def _drain(engine: Engine, signals: StopSignals, timeout_s: float) -> None:
+    """Refuse what is new and let the rest finish, until `timeout_s` is over or a second signal comes."""
+    inside = engine.snapshot().requests
+    log.info("stopping: %d requests may finish within %.0f s; signal again to stop at once", inside, timeout_s)
+    drained = asyncio.create_task(engine.drain())
+    insisted = asyncio.create_task(signals.insisted.wait())
+    await asyncio.wait({drained, insisted}, timeout=timeout_s, return_when=asyncio.FIRST_COMPLETED)
+    if not drained.done():
+        cause = "a second signal came" if insisted.done() else f"{timeout_s:.0f} s are over"
+        log.warning("%s: %d requests are ended with an error", cause, engine.snapshot().requests)
+    for task in (drained, insisted):
+        task.cancel()

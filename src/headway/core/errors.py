@@ -1,0 +1,96 @@
+"""The one error tree.
+
+Every refusal reaches the one who asked, so every error carries what an HTTP edge needs to answer in OpenAI's
+shape: a status hint, a `type`, a `code`, the `param` at fault, and, where waiting helps, `retry_after_s`.
+A message says what was wrong, what the limit is, and what to do about it.
+"""
+
+from __future__ import annotations
+
+
+class HeadwayError(Exception):
+    """Base of everything Headway raises on purpose. `status` is a hint for an HTTP edge, nothing more."""
+
+    status: int = 500
+    type: str = "server_error"
+    code: str | None = None
+
+    def __init__(self, message: str, *, param: str | None = None, code: str | None = None) -> None:
+        super().__init__(message)
+        self.message = message
+        self.param = param
+        if code is not None:
+            self.code = code
+
+
+class InvalidRequest(HeadwayError):
+    """The request can never succeed as written."""
+
+    status = 400
+    type = "invalid_request_error"
+
+
+class ContextLengthExceeded(InvalidRequest):
+    """Prompt, or prompt and output together, do not fit the model or the KV cache: waiting cannot help."""
+
+    code = "context_length_exceeded"
+
+
+class NotFound(HeadwayError):
+    """A model, route or object that does not exist here."""
+
+    status = 404
+    type = "invalid_request_error"
+    code = "not_found"
+
+
+class Refused(HeadwayError):
+    """Turned away for now; the same request may succeed later. `retry_after_s` says when to try."""
+
+    status = 503
+    type = "overloaded_error"
+
+    def __init__(
+        self, message: str, *, retry_after_s: float, param: str | None = None, code: str | None = None
+    ) -> None:
+        super().__init__(message, param=param, code=code)
+        self.retry_after_s = retry_after_s
+
+
+class QueueFull(Refused):
+    """The waiting room is full, by count or by tokens."""
+
+    status = 429
+    type = "rate_limit_error"
+    code = "queue_full"
+
+
+class Draining(Refused):
+    """The server is stopping or its engine is not ready; no new work is taken."""
+
+    code = "not_ready"
+
+
+class Expired(Refused):
+    """The request waited longer than its limit and was turned away before it cost anything."""
+
+    code = "queue_timeout"
+
+
+class EngineFailed(HeadwayError):
+    """The engine lost the sequence: a crash, a hang or a broken outcome. Nothing the client did."""
+
+    code = "engine_failed"
+
+
+class ModelError(HeadwayError):
+    """A model cannot be found, fetched, checked or converted. Raised at start-up, never while serving."""
+
+    type = "model_error"
+
+
+class ConfigError(HeadwayError):
+    """A flag or a configuration key is unknown or out of range."""
+
+    status = 400
+    type = "config_error"

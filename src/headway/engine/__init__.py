@@ -1,0 +1,8 @@
+"""The engine: the core's scheduler with a real clock, an executor in a supervised process, and token streams."""
+
+from headway.engine.config import EngineConfig
+from headway.engine.engine import Engine, Output
+from headway.engine.snapshot import Snapshot
+from headway.engine.stream import Delta, Stream
+
+__all__ = ["Delta", "Engine", "EngineConfig", "Output", "Snapshot", "Stream"]

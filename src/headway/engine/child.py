@@ -1,0 +1,54 @@
+"""What the executor's own process runs: `main` with the descriptor of its end of a socket.
+
+It builds an executor from the pickled factory it receives, says what the executor is, then answers each `Step` with an
+`Outcome` until the other end closes. An exception in a step is reported and ends the process: the executor's
+state is not to be trusted afterwards.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import signal
+import sys
+from dataclasses import dataclass
+from multiprocessing.connection import Connection
+
+from headway.core.errors import HeadwayError
+from headway.core.step import Step
+from headway.executors.executor import Executor
+
+
+@dataclass(frozen=True, slots=True)
+class Failure:
+    """Why the child could not start or finish a step. `message` is fit to show; `kind` is the exception's name."""
+
+    kind: str
+    message: str
+
+
+def serve(connection: Connection) -> int:
+    """Answer steps until the connection closes. Returns the process's exit status."""
+    executor: Executor | None = None
+    try:
+        executor = connection.recv()()
+        connection.send(executor.info)
+        while True:
+            step: Step = connection.recv()
+            connection.send(executor.run(step))
+    except (EOFError, BrokenPipeError, ConnectionResetError):
+        return 0  # the parent is gone or has closed us
+    except BaseException as error:
+        message = error.message if isinstance(error, HeadwayError) else str(error) or type(error).__name__
+        with contextlib.suppress(OSError):
+            connection.send(Failure(type(error).__name__, message))
+        return 1
+    finally:
+        if executor is not None:
+            executor.close()
+
+
+def main() -> None:
+    # Ctrl-C reaches the whole process group, and service managers signal every process: the parent decides when we go.
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    sys.exit(serve(Connection(int(sys.argv[1]))))

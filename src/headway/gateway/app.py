@@ -1,0 +1,59 @@
+"""The routes, in one table."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from importlib.metadata import PackageNotFoundError, version
+
+import msgspec
+from aiohttp import web
+
+from headway.gateway import generate, inform
+from headway.gateway.backend import Backend
+from headway.gateway.config import GatewayConfig
+from headway.gateway.edge import add_headers, edge
+from headway.gateway.openapi import describe
+from headway.gateway.service import SERVICE, Service
+from headway.wire import limits
+
+
+def create_app(backend: Backend, config: GatewayConfig = GatewayConfig()) -> web.Application:
+    """OpenAI's API over `backend`. Starting, draining and closing the backend is its owner's affair.
+
+    Serve it with `listening`, which also sets what keeps a server's connections healthy.
+    """
+    app = web.Application(middlewares=[edge], client_max_size=limits.MAX_BODY_BYTES)
+    service = Service(backend, config)
+    app[SERVICE] = service
+    app[inform.STARTED_S] = inform.started_s()
+    app[inform.DESCRIPTION] = msgspec.json.encode(describe(service.names, _version()))
+    app.add_routes(
+        [
+            web.post("/v1/chat/completions", generate.chat_completions),
+            web.post("/v1/completions", generate.completions),
+            web.get("/v1/models", inform.models),
+            web.get("/v1/models/{model:.+}", inform.model),  # a Hugging Face id has a slash in it
+            web.post("/tokenize", inform.tokenize),
+            web.post("/detokenize", inform.detokenize),
+            web.get("/health", inform.health),
+            web.get("/ready", inform.ready),
+            web.get("/metrics", inform.metrics),
+            web.get("/load", inform.load),
+            web.get("/openapi.json", inform.description),
+        ]
+    )
+    app.on_response_prepare.append(add_headers)
+    app.cleanup_ctx.append(_service_lifetime)
+    return app
+
+
+async def _service_lifetime(app: web.Application) -> AsyncIterator[None]:
+    yield
+    app[SERVICE].close()
+
+
+def _version() -> str:
+    try:
+        return version("headway")
+    except PackageNotFoundError:  # run from a source tree that was not installed
+        return "0"

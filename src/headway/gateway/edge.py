@@ -1,0 +1,97 @@
+"""What happens around every handler: request ids, headers that travel along, and errors in OpenAI's shape."""
+
+from __future__ import annotations
+
+import asyncio
+import re
+import uuid
+from collections.abc import Awaitable, Callable
+
+from aiohttp import web
+
+from headway.core.errors import HeadwayError
+from headway.gateway.service import SERVICE, log
+from headway.wire.errors import error_body, retry_headers
+
+REQUEST_ID = web.RequestKey("headway.request_id", str)
+_SANE_ID = re.compile(r"[A-Za-z0-9._:@/+=-]{1,128}")
+_TRACEPARENT = re.compile(r"[0-9a-f]{2}-[0-9a-f]{32}-[0-9a-f]{16}-[0-9a-f]{2}")
+CLIENT_GONE = 499  # as nginx counts it; nobody is there to read it
+
+Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
+
+
+@web.middleware
+async def edge(request: web.Request, handler: Handler) -> web.StreamResponse:
+    given = request.headers.get("x-request-id", "")
+    request[REQUEST_ID] = given if _SANE_ID.fullmatch(given) else f"req_{uuid.uuid4().hex}"
+    metrics = request.app[SERVICE].metrics
+    status = CLIENT_GONE
+    metrics.in_flight.inc()
+    try:
+        response = await _answered(request, handler)
+        status = response.status
+        return response
+    finally:
+        metrics.in_flight.dec()
+        resource = request.match_info.route.resource
+        metrics.responses.labels(resource.canonical if resource else "unmatched", str(status)).inc()
+
+
+async def _answered(request: web.Request, handler: Handler) -> web.StreamResponse:
+    try:
+        return await handler(request)
+    except HeadwayError as error:
+        if error.status >= 500 and not retry_headers(error):
+            log.error("request %s failed: %s", request[REQUEST_ID], error.message)
+        return error_response(error)
+    except web.HTTPException as error:
+        return _http_error(request, error)
+    except (asyncio.CancelledError, ConnectionError):
+        raise  # the client is gone
+    except Exception:
+        return error_response(internal_error(request))
+
+
+def internal_error(request: web.Request) -> HeadwayError:
+    """Log the exception being handled, and return what the client may know of it."""
+    log.exception("request %s: unexpected error in %s %s", request[REQUEST_ID], request.method, request.path)
+    return HeadwayError(
+        f"The server failed while answering request {request[REQUEST_ID]}. This is a defect of the server; "
+        "please report it with that id.",
+        code="internal_error",
+    )
+
+
+def error_response(error: HeadwayError) -> web.Response:
+    return web.Response(
+        status=error.status, body=error_body(error), content_type="application/json", headers=retry_headers(error)
+    )
+
+
+def _http_error(request: web.Request, error: web.HTTPException) -> web.Response:
+    """Aiohttp's own refusals, such as no such route, in OpenAI's shape."""
+    message, code = f"{error.status} {error.reason}", None
+    headers = {}
+    if isinstance(error, web.HTTPMethodNotAllowed):
+        headers["Allow"] = ", ".join(sorted(error.allowed_methods))
+        message = f"{request.path} does not take {request.method}. Use {headers['Allow']}."
+        code = "method_not_allowed"
+    elif isinstance(error, web.HTTPNotFound):
+        message = f"There is nothing at {request.path}. See /openapi.json for what there is."
+        code = "not_found"
+    told = HeadwayError(message, code=code)
+    told.status = error.status
+    told.type = "invalid_request_error" if error.status < 500 else "server_error"
+    response = error_response(told)
+    response.headers.update(headers)
+    return response
+
+
+async def add_headers(request: web.Request, response: web.StreamResponse) -> None:
+    """On every response, streams included: who the request was, for those who have to find it in a log."""
+    response.headers["x-request-id"] = request[REQUEST_ID]
+    response.headers["Server"] = "headway"
+    traceparent = request.headers.get("traceparent", "")
+    if _TRACEPARENT.fullmatch(traceparent):
+        response.headers["traceparent"] = traceparent

@@ -1,0 +1,159 @@
+"""The two generating routes: prepare, submit, tell. Every way out of them closes every stream."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import Callable, Iterator
+
+import msgspec
+from aiohttp import web
+
+from headway.core.errors import EngineFailed, HeadwayError
+from headway.gateway.answers import Answer, ChatAnswer, CompletionAnswer, Output, usage_of
+from headway.gateway.backend import TokenStream
+from headway.gateway.edge import REQUEST_ID, internal_error
+from headway.gateway.merge import Batch, Merged
+from headway.gateway.observe import Timing
+from headway.gateway.prepare import Call
+from headway.gateway.service import SERVICE, Service, log
+from headway.wire import sse
+from headway.wire.chunks import Tail, error_event
+from headway.wire.errors import error_body
+
+
+class SlowReader(ConnectionError):
+    """The client did not take what it was sent within the write timeout."""
+
+
+async def chat_completions(request: web.Request) -> web.StreamResponse:
+    service = request.app[SERVICE]
+    return await _generate(request, service.preparer.chat, lambda call: ChatAnswer(call, service.backend.tokenizer))
+
+
+async def completions(request: web.Request) -> web.StreamResponse:
+    service = request.app[SERVICE]
+    return await _generate(
+        request, service.preparer.completion, lambda call: CompletionAnswer(call, service.backend.tokenizer)
+    )
+
+
+async def _generate(
+    request: web.Request, prepare: Callable[[bytes], Call], answer_for: Callable[[Call], Answer]
+) -> web.StreamResponse:
+    service = request.app[SERVICE]
+    timing = Timing(service.metrics)
+    service.check_ready()
+    call = await service.prepared(request, prepare)
+    timing.ready()
+    # A client that leaves cancels this handler at whatever it awaits, so leaving the block is what frees everything.
+    with _submitted(service, call) as streams:
+        async with Merged(streams) as merged:
+            telling = _Telling(call, answer_for(call), timing)
+            if call.stream:
+                return await _stream(request, merged, telling)
+            return await _whole(merged, telling)
+
+
+@contextlib.contextmanager
+def _submitted(service: Service, call: Call) -> Iterator[list[TokenStream]]:
+    """All of a call's requests, or none: when one is refused, those before it are closed."""
+    with contextlib.ExitStack() as closing:
+        streams = []
+        for one in call.requests:
+            stream = service.backend.submit(one)
+            closing.callback(stream.close)
+            streams.append(stream)
+        yield streams
+
+
+class _Telling:
+    """A call's answer in the making: counts what comes, and says it in the API's words."""
+
+    def __init__(self, call: Call, answer: Answer, timing: Timing) -> None:
+        self.answer = answer
+        self.outputs = [Output() for _ in call.requests]
+        self._call = call
+        self._timing = timing
+
+    def keep(self, batch: Batch) -> None:
+        for index, delta in batch:
+            self._timing.token(index, delta)
+            output = self.outputs[index]
+            output.note(delta)
+            output.texts.append(delta.text)
+            output.logprobs.extend(delta.logprobs or ())
+
+    def events(self, batch: Batch) -> bytes:
+        """A batch as events. Its text is not kept."""
+        events = []
+        for index, delta in batch:
+            self._timing.token(index, delta)
+            self.outputs[index].note(delta)
+            events.append(self.answer.events(index, delta, self._tail()))
+        return b"".join(events)
+
+    def last_events(self) -> bytes:
+        """What a stream that went well ends with."""
+        self.finish()
+        usage = self.answer.usage_event(usage_of(self._call, self.outputs)) if self._call.include_usage else b""
+        return usage + sse.DONE
+
+    def body(self) -> bytes:
+        return self.answer.body(self.outputs, usage_of(self._call, self.outputs))
+
+    def finish(self) -> str:
+        """Check that every output ended, observe the times, and return the `Server-Timing` value."""
+        if any(output.finish_reason is None for output in self.outputs):
+            raise EngineFailed("The engine ended a sequence without saying why. Please report it.")
+        return self._timing.finished([output.times for output in self.outputs])
+
+    def _tail(self) -> Tail:
+        if not self._call.include_usage:
+            return msgspec.UNSET
+        return usage_of(self._call, self.outputs, final=False) if self._call.continuous_usage else None
+
+
+async def _whole(merged: Merged, telling: _Telling) -> web.Response:
+    while batch := await merged.next():
+        telling.keep(batch)
+    timing = telling.finish()
+    return web.Response(body=telling.body(), content_type="application/json", headers={"Server-Timing": timing})
+
+
+async def _stream(request: web.Request, merged: Merged, telling: _Telling) -> web.StreamResponse:
+    # Headers wait for the first token: until then a failure can still be an honest HTTP status.
+    batch = await merged.next()
+    response = web.StreamResponse(headers={"Content-Type": sse.CONTENT_TYPE, "Cache-Control": "no-cache"})
+    response.headers["X-Accel-Buffering"] = "no"  # nginx would collect the events of a stream otherwise
+    await response.prepare(request)
+    try:
+        while batch:
+            if events := telling.events(batch):
+                await _write(request, response, events)
+            batch = await merged.next()
+        last = telling.last_events()
+    except HeadwayError as error:
+        log.warning("request %s failed in its stream: %s", request[REQUEST_ID], error.message)
+        last = error_event(error_body(error))
+    except ConnectionError:
+        return response  # the client is gone, or as good as gone
+    except Exception:
+        last = error_event(error_body(internal_error(request)))
+    with contextlib.suppress(ConnectionError):
+        await _write(request, response, last)
+        await response.write_eof()
+    return response
+
+
+async def _write(request: web.Request, response: web.StreamResponse, data: bytes) -> None:
+    """Send, waiting while the client's buffers are full, but not for ever."""
+    timeout_s = request.app[SERVICE].config.write_timeout_s
+    try:
+        async with asyncio.timeout(timeout_s):
+            await response.write(data)
+    except TimeoutError:
+        log.warning("request %s: the client read nothing for %g s and is cut off", request[REQUEST_ID], timeout_s)
+        if request.transport is not None:
+            request.transport.abort()
+        raise SlowReader from None

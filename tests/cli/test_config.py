@@ -1,0 +1,163 @@
+"""Flags and configuration file: one source, flags win, and every mistake is named with its limit."""
+
+from __future__ import annotations
+
+import math
+import tomllib
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from headway.cli import app, status
+from headway.cli.config import DEFAULT_MODEL, MODEL_KEY, SERVE_KEYS, Key, ServeConfig, serve_config
+from headway.cli.config_file import read_config
+from headway.core.errors import ConfigError
+from headway.engine.config import EngineConfig, Setting
+
+KNOWN = (MODEL_KEY, *SERVE_KEYS)
+
+
+def parse(*arguments: str) -> tuple[str, ServeConfig]:
+    """What `headway serve ARGUMENTS` would start with."""
+    _, bound, _ = app.parse_args(["serve", *arguments], exit_on_error=False, print_error=False)
+    settings = {name: value for name, value in bound.kwargs.items() if name != "config"}
+    return (bound.args or (DEFAULT_MODEL,))[0], serve_config(settings)
+
+
+def written(tmp_path: Path, text: str) -> Path:
+    path = tmp_path / "headway.toml"
+    path.write_text(text)
+    return path
+
+
+def test_defaults_are_the_dataclass_defaults() -> None:
+    assert parse() == ("smollm2-135m", ServeConfig())
+
+
+def test_flags_reach_both_parts() -> None:
+    model, settings = parse("some.gguf", "--port", "9001", "--max-num-seqs", "8", "--kv-cache-dtype", "u8")
+    assert model == "some.gguf"
+    assert settings.port == 9001
+    assert settings.engine == EngineConfig(max_num_seqs=8, kv_cache_dtype="u8")
+
+
+def test_a_file_fills_what_no_flag_gave(tmp_path: Path) -> None:
+    path = written(tmp_path, 'model = "other.gguf"\nport = 9002\nmax-num-seqs = 4\nkv-cache-gib = 1\nthreads = 2\n')
+    model, settings = parse("--config", str(path), "--max-num-seqs", "16")
+    assert model == "other.gguf"
+    assert (settings.port, settings.engine.kv_cache_gib, settings.engine.threads) == (9002, 1.0, 2)
+    assert settings.engine.max_num_seqs == 16, "flags win"
+
+
+def test_the_positional_model_wins_over_the_file(tmp_path: Path) -> None:
+    path = written(tmp_path, 'model = "other.gguf"\n')
+    assert parse("mine.gguf", "--config", str(path))[0] == "mine.gguf"
+
+
+def test_every_setting_is_both_a_flag_and_a_key(tmp_path: Path) -> None:
+    """A file that says every default changes nothing; a key that had no flag would fail here."""
+    lines = [f"{key.name} = {key.default!r}" for key in KNOWN if key.default is not None]
+    path = written(tmp_path, "\n".join(lines))
+    assert len(tomllib.loads(path.read_text())) >= 15
+    assert parse("--config", str(path)) == parse()
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("max-num-sequences = 4", "unknown key 'max-num-sequences'. Did you mean 'max-num-seqs'?"),
+        ("max_num_seqs = 4", "unknown key 'max_num_seqs'. Did you mean 'max-num-seqs'?"),
+        ("zzz = 4", "unknown key 'zzz'. `headway serve --help` lists the keys."),
+        ("[engine]\nport = 1", "unknown key 'engine'."),
+        ("port = '8000'", "port must be an integer, not '8000'."),
+        ("port = true", "port must be an integer, not True."),
+        ("port = 8000.0", "port must be an integer, not 8000.0."),
+        ("port = 70000", "port must be between 0 and 65,535, not 70,000."),
+        ("host = 1", "host must be a string, not 1."),
+        ("max-num-seqs = 0", "max-num-seqs must be between 1 and 4,096, not 0."),
+        ("max-waiting = -1", "max-waiting must be at least 1, not -1."),
+        ("kv-cache-gib = nan", "kv-cache-gib must be a finite number, not nan."),
+        ("queue-timeout = inf", "queue-timeout must be a finite number, not inf."),
+        ("kv-cache-dtype = 'f16'", "kv-cache-dtype must be one of bf16, u8, f32, not 'f16'."),
+        ("dtype = ['bf16']", "dtype must be one of bf16, f32, not ['bf16']."),
+        ("port = ", "not valid TOML: "),
+    ],
+)
+def test_a_mistake_in_the_file_names_file_key_and_limit(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], text: str, expected: str
+) -> None:
+    path = written(tmp_path, text)
+    assert status(["serve", "--config", str(path)]) == 2
+    complaint = capsys.readouterr().err
+    assert complaint.startswith(f"headway: {path}: ")
+    assert expected in complaint
+    assert complaint.count("\n") == 1, "one line, no traceback"
+
+
+def test_a_file_that_is_not_there(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert status(["serve", "--config", str(tmp_path / "no.toml")]) == 2
+    assert "cannot be read: No such file" in capsys.readouterr().err
+
+
+def test_a_file_that_is_not_text(tmp_path: Path) -> None:
+    path = tmp_path / "x.toml"
+    path.write_bytes(b"\xff\xfe\x00")
+    with pytest.raises(ConfigError, match="not valid TOML"):
+        read_config(path, KNOWN)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "expected"),
+    [
+        (["serve", "--port", "y"], '--port: unable to convert "y" into int'),
+        (["serve", "--port", "99999"], "It must be between 0 and 65,535, not 99,999."),
+        (["serve", "--kv-cache-gib", "nan"], "It must be a finite number, not nan."),
+        (["serve", "--dtype", "fp16"], 'Choose from: "bf16", "f32".'),
+        (["serve", "--prot", "1"], "Did you mean --port?"),
+        (["serve", "a", "b"], "b"),
+        (["serv"], "serv"),
+        (["serve", "--max-num-seqs", "512"], "max_num_batched_tokens is 256 and must be at least 512"),
+    ],
+)
+def test_a_mistake_in_the_flags(capsys: pytest.CaptureFixture[str], arguments: list[str], expected: str) -> None:
+    assert status(arguments) == 2
+    complaint = capsys.readouterr().err
+    assert complaint.startswith("headway: ")
+    assert expected in complaint
+    assert "Traceback" not in complaint
+
+
+def test_u8_needs_room_for_an_aligned_chunk(tmp_path: Path) -> None:
+    path = written(tmp_path, "max-num-seqs = 4\nmax-num-batched-tokens = 16\n")
+    assert parse("--config", str(path))[1].engine.max_num_batched_tokens == 16
+    with pytest.raises(ConfigError, match="must be at least 32"):
+        parse("--config", str(path), "--kv-cache-dtype", "u8")
+
+
+@given(low=st.integers(-5, 5), width=st.integers(0, 10), value=st.floats())
+def test_a_setting_takes_exactly_what_lies_within_its_limits(low: int, width: int, value: float) -> None:
+    key = Key("some_name", float, Setting("", "", low, low + width), 0.0)
+    inside = low <= value <= low + width
+    complaint = key.complaint(value)
+    assert (complaint is None) is inside
+    if not inside and math.isfinite(value):
+        assert f"between {low} and {low + width}" in str(complaint)
+
+
+# A file of any keys and values is either understood or refused by name; nothing else escapes.
+values: st.SearchStrategy[Any] = st.one_of(st.integers(-(2**40), 2**40), st.floats(), st.booleans(), st.just("bf16"))
+
+
+@given(name=st.sampled_from([key.name for key in KNOWN]), value=values)
+def test_any_value_is_taken_or_refused_by_name(tmp_path_factory: pytest.TempPathFactory, name: str, value: Any) -> None:
+    path = tmp_path_factory.mktemp("config") / "headway.toml"
+    text = str(value).lower() if isinstance(value, bool) else repr(value)
+    path.write_text(f"{name} = {text}\n")
+    try:
+        assert list(read_config(path, KNOWN)) == [name]
+    except ConfigError as error:
+        assert error.param == name
+        assert str(path) in error.message

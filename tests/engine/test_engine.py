@@ -1,0 +1,121 @@
+"""The Python API over a real child process, with the simulated executor."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+
+import pytest
+
+from headway import Engine
+from headway.core.errors import ConfigError, EngineFailed, ModelError, QueueFull
+from headway.core.request import SamplingParams
+from headway.engine.config import EngineConfig, engine_config
+
+ENDLESS = SamplingParams(temperature=0.0, ignore_eos=True)
+
+
+def test_generate_answers_in_order_more_prompts_than_may_wait():
+    with Engine(executor="simulated", max_waiting=4, max_num_seqs=4) as engine:
+        prompts = [f"number {i} of" for i in range(20)]
+        outputs = engine.generate(prompts, max_tokens=[1 + i % 3 for i in range(20)], params=ENDLESS)
+        assert [output.usage.output_tokens for output in outputs] == [1 + i % 3 for i in range(20)]
+        assert [output.usage.prompt_tokens for output in outputs] == [len(engine.tokenizer.encode(p)) for p in prompts]
+        assert all(output.text == engine.tokenizer.decode(output.tokens) for output in outputs)
+        assert engine.snapshot().requests == 0
+
+
+def test_token_ids_and_text_are_the_same_prompt_and_logprobs_come_when_asked():
+    with Engine(executor="simulated") as engine:
+        text = "the sea is"
+        params = SamplingParams(temperature=0.0, ignore_eos=True, logprobs=2)
+        by_text, by_ids = engine.generate([text, engine.tokenizer.encode(text)], max_tokens=4, params=params)
+        assert by_text.tokens == by_ids.tokens
+        assert by_text.logprobs is not None
+        assert [entry.token for entry in by_text.logprobs] == by_text.tokens
+        assert engine.generate([text], max_tokens=4, params=ENDLESS)[0].logprobs is None
+
+
+async def test_a_stream_is_async_and_closing_it_early_frees_its_place():
+    async with Engine(executor="simulated", max_num_seqs=1) as engine:
+        stream = await engine.stream("once upon a time", max_tokens=500, params=ENDLESS)
+        assert (await anext(stream)).tokens
+        stream.close()
+        (after,) = await engine.agenerate(["and then"], max_tokens=2, params=ENDLESS)
+        assert after.finish_reason == "length"
+
+
+async def test_a_segfault_costs_the_running_requests_an_error_and_nothing_else():
+    async with Engine(executor="simulated") as engine:
+        streams = [await engine.stream("story", max_tokens=500, params=ENDLESS) for _ in range(3)]
+        for stream in streams:
+            await anext(stream)
+        assert engine.executor_pid is not None
+        os.kill(engine.executor_pid, signal.SIGSEGV)
+        for stream in streams:
+            with pytest.raises(EngineFailed, match="SIGSEGV"):
+                async for _ in stream:
+                    pass
+        async with asyncio.timeout(30):
+            while not engine.ready:
+                await asyncio.sleep(0.02)
+        assert (await engine.agenerate(["story"], max_tokens=2, params=ENDLESS))[0].usage.output_tokens == 2
+        snapshot = engine.snapshot()
+        assert (snapshot.requests, snapshot.kv_blocks_used, snapshot.ended_total["failed"]) == (0, 0, 3)
+
+
+async def test_the_waiting_room_is_limited_for_streams():
+    async with Engine(executor="simulated", max_waiting=1, max_num_seqs=1) as engine:
+        running = await engine.stream("word", max_tokens=100, params=ENDLESS)
+        await anext(running)
+        waiting = await engine.stream("word", max_tokens=100, params=ENDLESS)
+        with pytest.raises(QueueFull, match="1 requests are waiting"):
+            await engine.stream("word", max_tokens=100, params=ENDLESS)
+        waiting.close()
+        running.close()
+
+
+def test_an_engine_that_cannot_start_leaves_no_process():
+    engine = Engine(executor="simulated", max_model_len=10_000_000)
+    with pytest.raises(ConfigError, match="trained for 32768"), engine:
+        pass
+    assert engine.executor_pid is None
+
+
+def test_a_model_that_does_not_exist_is_named():
+    with pytest.raises(ModelError, match="nosuch"), Engine("./nosuch.gguf"):
+        pass
+
+
+def test_generate_outside_with_says_what_to_do():
+    with pytest.raises(RuntimeError, match="with Engine"):
+        Engine(executor="simulated").generate(["x"])
+    with pytest.raises(RuntimeError, match="not been started"):
+        _ = Engine(executor="simulated").max_model_len
+
+
+@pytest.mark.parametrize(
+    ("settings", "words"),
+    [
+        ({"max_num_seq": 3}, "Did you mean 'max_num_seqs'"),
+        ({"zzz": 3}, "Known are: max_model_len"),
+        ({"max_num_seqs": 0}, "max_num_seqs must be between 1 and 4,096, not 0"),
+        ({"max_num_seqs": float("nan")}, "max_num_seqs must be"),
+        ({"max_num_seqs": "many"}, "max_num_seqs must be a number"),
+        ({"max_num_seqs": True}, "max_num_seqs must be a number"),
+        ({"kv_cache_gib": -1}, "kv_cache_gib must be"),
+        ({"dtype": "f16"}, "dtype must be one of bf16, f32"),
+        ({"max_num_seqs": 300, "max_num_batched_tokens": 256}, "must be at least 300"),
+        ({"max_num_seqs": 8, "max_num_batched_tokens": 16, "kv_cache_dtype": "u8"}, "at least 32"),
+        ({"step_timeout": 0}, "step_timeout must be at least 1"),
+    ],
+)
+def test_a_bad_setting_is_named_with_its_limit(settings, words):
+    with pytest.raises(ConfigError, match=words):
+        engine_config(**settings)
+
+
+def test_a_config_and_keywords_exclude_each_other():
+    with pytest.raises(ConfigError, match="not both"):
+        Engine("x", EngineConfig(), max_num_seqs=2)

@@ -1,0 +1,111 @@
+"""The executor's process may die in any way it likes: its owner hears why, and gets a clean one."""
+
+from __future__ import annotations
+
+import os
+import signal
+import threading
+import time
+from functools import partial
+
+import pytest
+
+from headway.core.errors import ModelError
+from headway.core.request import SamplingParams
+from headway.core.step import Begin, Row, Step
+from headway.engine.supervisor import CRASH_LIMIT, ExecutorLost, SupervisedExecutor
+from headway.executors.simulated import SimulatedConfig, SimulatedExecutor, StepCost
+
+FAST = partial(SimulatedExecutor, SimulatedConfig(clock="virtual"))
+SLOW = partial(SimulatedExecutor, SimulatedConfig(cost=StepCost(step_ns=3_600_000_000_000)))
+
+
+def first_step() -> Step:
+    prompt = list(range(300, 310))
+    begin = Begin(SamplingParams(temperature=0.0, ignore_eos=True), prompt, 5)
+    return Step(1, [Row(1, 0, prompt, [0], samples=True, begin=begin)], 10, 0, 0)
+
+
+@pytest.fixture
+def executor():
+    made = SupervisedExecutor(FAST, step_timeout_s=30)
+    made.start()
+    yield made
+    made.close()
+
+
+def test_steps_pass_to_the_child_and_back_unchanged(executor):
+    here = FAST().run(first_step())
+    assert executor.run(first_step()) == here
+    assert executor.info == FAST().info
+
+
+@pytest.mark.parametrize("sig", [signal.SIGSEGV, signal.SIGKILL, signal.SIGABRT])
+def test_a_killed_child_is_named_and_replaced(executor, sig):
+    os.kill(executor.pid, sig)
+    with pytest.raises(ExecutorLost, match=sig.name):
+        executor.run(first_step())
+    executor.restart()
+    assert executor.run(first_step()).results[0].seq == 1
+
+
+def test_a_hung_child_is_stopped_by_the_watchdog():
+    hung = SupervisedExecutor(SLOW, step_timeout_s=0.3)
+    hung.start()
+    pid = hung.pid
+    assert pid is not None
+    try:
+        with pytest.raises(ExecutorLost, match="did not compute step 1 within"):
+            hung.run(first_step())
+        with pytest.raises(ProcessLookupError):
+            os.kill(pid, 0)
+    finally:
+        hung.close()
+
+
+def test_an_exception_in_the_child_is_told_and_ends_it(executor):
+    stranger = Step(1, [Row(7, 0, [300], [0], samples=True)], 1, 0, 0)
+    with pytest.raises(ExecutorLost, match="sequence 7 samples, but it never began"):
+        executor.run(stranger)
+    with pytest.raises(ExecutorLost, match="not running"):
+        executor.run(first_step())
+
+
+def test_a_running_step_can_be_broken_off():
+    slow = SupervisedExecutor(SLOW, step_timeout_s=60)
+    slow.start()
+    threading.Timer(0.2, slow.interrupt).start()
+    started = time.monotonic()
+    with pytest.raises(ExecutorLost, match="SIGKILL"):
+        slow.run(first_step())
+    assert time.monotonic() - started < 20
+    slow.close()
+
+
+def test_ctrl_c_for_the_whole_process_group_leaves_the_child_to_its_parent(executor):
+    os.kill(executor.pid, signal.SIGINT)
+    os.kill(executor.pid, signal.SIGTERM)
+    assert executor.run(first_step()).results
+
+
+def test_a_child_that_cannot_start_says_why():
+    bad = SupervisedExecutor(partial(SimulatedExecutor, SimulatedConfig(num_blocks=0)))
+    with pytest.raises(ModelError, match="num_blocks"):
+        bad.start()
+    assert bad.pid is None
+
+
+def test_a_crash_loop_stays_down_and_says_so(executor):
+    for _ in range(CRASH_LIMIT - 1):
+        executor.restart()
+    with pytest.raises(ModelError, match="stays down"):
+        executor.restart()
+    assert executor.pid is None
+
+
+def test_the_child_leaves_when_its_parent_closes(executor):
+    pid = executor.pid
+    executor.close()
+    executor.close()
+    with pytest.raises(ProcessLookupError):
+        os.kill(pid, 0)

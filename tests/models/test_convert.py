@@ -1,0 +1,207 @@
+"""Conversion: refused by name before it starts, done once, and never fatal to us."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import os
+import shutil
+import subprocess
+import sys
+from collections import namedtuple
+from pathlib import Path
+
+import gguf
+import pytest
+
+from headway.core.errors import ModelError
+from headway.models import Model, Progress, convert, load_model
+from headway.models.gguf_file import read_gguf
+from headway.models.ir_directory import check_extents
+from tests.models import tiny_gguf
+
+SOURCE = str(Path(__file__).parents[2] / "src")
+Usage = namedtuple("Usage", "total used free")
+
+LOAD = """
+import json, sys
+from headway.models import load_model
+stages = []
+model = load_model(sys.argv[1], report=lambda p: stages.append(p.stage))
+print(json.dumps({"directory": str(model.directory), "stages": stages}))
+"""
+
+
+def environment(**changes: str) -> dict[str, str]:
+    return {**os.environ, "PYTHONPATH": SOURCE, **changes}
+
+
+@pytest.fixture
+def no_child(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(*args: object, **kwargs: object) -> None:
+        raise AssertionError("the converter must not start")
+
+    monkeypatch.setattr(convert.subprocess, "run", refuse)
+
+
+def test_a_converted_directory_holds_the_graph_and_the_tokenizer_only(tiny_model: Model) -> None:
+    names = sorted(path.name for path in tiny_model.directory.iterdir())
+    assert names == ["openvino_model.bin", "openvino_model.xml", "tokenizer.json"]
+    check_extents(tiny_model.directory)
+
+
+def test_the_facts_are_the_metadata(tiny_file: Path, tiny_model: Model) -> None:
+    assert tiny_model == Model(
+        name="tiny",
+        directory=tiny_model.directory,
+        tokenizer_file=tiny_model.directory / "tokenizer.json",
+        chat_template=tiny_gguf.TEMPLATE,
+        special_tokens={"bos_token": "<|im_start|>", "eos_token": "<|im_end|>"},
+        eos_token_ids=(2, 0),  # the file's own, and the end of text that every chat model may also say
+        bos_token_id=1,
+        add_bos=False,
+        context_tokens=512,
+        vocab_size=300,
+        layers=1,
+        kv_heads=2,
+        head_dim=64,
+    )
+
+
+@pytest.mark.parametrize("architecture", ["qwen2", "qwen3"])
+def test_the_other_architectures_convert(tmp_path: Path, architecture: str) -> None:
+    file = tiny_gguf.write(tmp_path / "other.gguf", architecture=architecture, pre="qwen2")
+    if architecture == "qwen3":
+        with pytest.raises(ModelError, match="missing"):  # it normalises queries and keys, and this file does not say how
+            load_model(str(file), cache=tmp_path / "cache")
+        return
+    check_extents(load_model(str(file), cache=tmp_path / "cache").directory)
+
+
+@pytest.mark.usefixtures("no_child")
+@pytest.mark.parametrize(
+    ("changes", "says"),
+    [
+        ({"architecture": "gemma3"}, "architecture is 'gemma3'; supported are llama, qwen2, qwen3"),
+        ({"matrix": gguf.GGMLQuantizationType.Q5_0}, "has type Q5_0; supported here are F16"),
+        ({"matrix": gguf.GGMLQuantizationType.BF16}, "has type BF16"),
+        ({"without": ["blk.0.attn_k"]}, "1 tensors are missing, the first is blk.0.attn_k.weight"),
+        ({"without": ["token_embd", "output_norm"]}, "2 tensors are missing"),
+        ({"more": lambda w: w.add_uint16("split.count", 3)}, "merge them"),
+        ({"more": lambda w: w.add_key_length(0)}, "attention.key_length is 0"),
+        ({"tokenizer_model": "llama"}, "tokenizer model 'llama' is not supported; supported: gpt2"),
+        ({"pre": "tekken"}, "pre-tokenizer 'tekken' is not supported; supported: smollm"),
+        ({"pre": None}, "pre-tokenizer None"),
+        ({"zeroed": ["token_embd"]}, "all zeros"),
+    ],
+)
+def test_what_cannot_be_converted_is_refused_by_name(tmp_path: Path, changes: dict[str, object], says: str) -> None:
+    file = tiny_gguf.write(tmp_path / "odd.gguf", **changes)  # type: ignore[arg-type]
+    with pytest.raises(ModelError, match=says):
+        load_model(str(file), cache=tmp_path / "cache")
+    assert not list((tmp_path / "cache").glob("converted/*"))
+
+
+def test_a_file_that_kills_the_converter_is_an_error_that_names_the_signal(tmp_path: Path) -> None:
+    file = tiny_gguf.write(tmp_path / "shrinks.gguf")
+    header = read_gguf(file)
+    os.truncate(file, min(t.start for t in header.tensors.values()))  # between our check and the converter's reading
+    folder = tmp_path / "out"
+    folder.mkdir()
+    with pytest.raises(ModelError, match="killed by SIG(SEGV|BUS)") as caught:
+        convert.convert(header, folder)
+    assert caught.value.code == "conversion_failed"
+
+
+def test_what_the_converter_says_is_passed_on(tmp_path: Path) -> None:
+    file = tiny_gguf.write(tmp_path / "model.gguf")
+    header = read_gguf(file)
+    file.unlink()
+    folder = tmp_path / "out"
+    folder.mkdir()
+    with pytest.raises(ModelError, match="exited with status 1.*load_gguf"):
+        convert.convert(header, folder)
+
+
+@pytest.mark.usefixtures("no_child")
+def test_a_full_disk_is_refused_before_the_work(
+    tiny_file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(shutil, "disk_usage", lambda path: Usage(10**9, 10**9 - 4321, 4321))
+    with pytest.raises(ModelError, match=r"converting tiny.gguf needs [\d,]+ bytes, and 4,321 are free in .*converted"):
+        load_model(str(tiny_file), cache=tmp_path)
+
+
+def test_a_converter_that_wrote_too_little_is_a_full_disk(
+    tiny_file: Path, tiny_model: Model, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def short(source: Path, gguf: object) -> None:
+        shutil.copy(tiny_model.directory / "openvino_model.xml", source.parent)
+        weights = (tiny_model.directory / "openvino_model.bin").read_bytes()
+        (source.parent / "openvino_model.bin").write_bytes(weights[:-1])
+
+    monkeypatch.setattr(convert, "_run_child", short)
+    with pytest.raises(ModelError, match="not enough disk space"):
+        load_model(str(tiny_file), cache=tmp_path)
+    assert not [path for path in tmp_path.glob("converted/*") if path.is_dir()]
+
+
+def test_the_second_load_converts_nothing_and_a_rewritten_file_is_converted_again(tmp_path: Path) -> None:
+    file, stages = tiny_gguf.write(tmp_path / "model.gguf"), list[Progress]()
+    first = load_model(str(file), cache=tmp_path / "cache", report=stages.append)
+    assert {p.stage for p in stages} == {"convert", "tokenizer"}
+    stages.clear()
+    assert load_model(str(file), cache=tmp_path / "cache", report=stages.append) == first
+    assert stages == []
+    moved = file.rename(tmp_path / "elsewhere.gguf").rename(file)
+    os.utime(moved, ns=(1, 1))
+    again = load_model(str(file), cache=tmp_path / "cache", report=stages.append)
+    assert stages and again.directory != first.directory
+    assert dataclasses.replace(again, directory=first.directory, tokenizer_file=first.tokenizer_file) == first
+
+
+def test_two_processes_convert_once(tiny_file: Path, tmp_path: Path) -> None:
+    command = [sys.executable, "-c", LOAD, str(tiny_file)]
+    running = [
+        subprocess.Popen(command, env=environment(HEADWAY_CACHE=str(tmp_path)), stdout=subprocess.PIPE) for _ in range(2)
+    ]
+    answers = [json.loads(process.communicate()[0]) for process in running]
+    assert answers[0]["directory"] == answers[1]["directory"]
+    assert sorted(len(answer["stages"]) for answer in answers) == [0, 3]
+
+
+def test_what_a_killed_process_left_is_swept(tiny_file: Path, tmp_path: Path) -> None:
+    first = load_model(str(tiny_file), cache=tmp_path)
+    shutil.rmtree(first.directory)
+    left = first.directory.with_name(f".{first.directory.name}.building-dead")
+    (left / "ready").mkdir(parents=True)
+    load_model(str(tiny_file), cache=tmp_path)
+    assert first.directory.is_dir()
+    assert not left.exists()
+
+
+def test_a_damaged_conversion_is_noticed(tiny_file: Path, tmp_path: Path) -> None:
+    model = load_model(str(tiny_file), cache=tmp_path)
+    os.truncate(model.directory / "openvino_model.bin", 100)
+    with pytest.raises(ModelError, match="truncated"):
+        load_model(str(tiny_file), cache=tmp_path)
+
+
+TELEMETRY = """
+import sys
+from headway.models import telemetry
+telemetry.turn_off()
+import openvino, openvino_genai
+assert "openvino.tools.ovc" in sys.modules
+stub = sys.modules["openvino.tools.ovc"].telemetry
+assert type(stub).__module__.endswith("telemetry_stub"), type(stub)
+"""
+
+
+def test_nothing_is_reported_or_written_at_home(tiny_file: Path, tmp_path: Path) -> None:
+    home = tmp_path / "home"
+    home.mkdir()
+    quiet = environment(HOME=str(home), HEADWAY_CACHE=str(tmp_path / "cache"))
+    subprocess.run([sys.executable, "-c", TELEMETRY], env=quiet, check=True)
+    subprocess.run([sys.executable, "-c", LOAD, str(tiny_file)], env=quiet, check=True, stdout=subprocess.DEVNULL)
+    assert list(home.rglob("*")) == []

@@ -1,0 +1,132 @@
+"""The design's layers, read from the imports: who may import whom, and what the core may not touch."""
+
+from __future__ import annotations
+
+import ast
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+PACKAGE = Path(__file__).parents[1] / "src" / "headway"
+MAX_LINES = 420
+
+LEAVES = frozenset({"wire", "metrics", "workload", "store"})
+DRIVERS = frozenset({"engine", "workers"})
+EDGES = frozenset({"gateway", "offline", "simulate"})
+CORE_AND_LEAVES = LEAVES | {"core"}
+
+# Layer -> what it may import, itself aside. A layer that is not here may not exist.
+MAY_IMPORT: dict[str, frozenset[str]] = {
+    **dict.fromkeys(LEAVES, LEAVES | {"core"}),
+    "core": frozenset(),
+    "executors": frozenset({"core", "models"}),
+    "models": frozenset({"core"}),
+    **dict.fromkeys(DRIVERS, CORE_AND_LEAVES | {"executors", "models"}),
+    **dict.fromkeys(EDGES, CORE_AND_LEAVES | DRIVERS),
+    "loadtest": LEAVES,
+    "tune": frozenset({"simulate", "loadtest", "core"}),
+    "doctor": frozenset({"simulate", "metrics", "core"}),
+    "cli": CORE_AND_LEAVES | DRIVERS | EDGES | {"executors", "models", "loadtest", "tune", "doctor"},
+    "": frozenset({"core", "engine", "executors", "models", "cli"}),  # headway/__init__.py and __main__.py
+}
+
+# The core decides; it does not do. Time is an argument.
+IMPURE = {"asyncio", "concurrent", "datetime", "io", "logging", "multiprocessing", "os", "pathlib", "queue", "random"}
+IMPURE |= {"secrets", "selectors", "signal", "socket", "subprocess", "tempfile", "threading", "time", "uuid"}
+
+
+def sources(layer: str | None = None) -> list[Path]:
+    root = PACKAGE if layer is None else PACKAGE / layer
+    return sorted(root.rglob("*.py"))
+
+
+def layer_of(path: Path) -> str:
+    parts = path.relative_to(PACKAGE).parts
+    return parts[0] if len(parts) > 1 else ""
+
+
+def imports(path: Path) -> Iterator[tuple[int, str]]:
+    """Line and full module name of every import, also those inside functions."""
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.Import):
+            yield from ((node.lineno, alias.name) for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            assert node.level == 0, f"{path}:{node.lineno}: a relative import hides which layer it reaches"
+            module = node.module or ""
+            if module == "headway":  # `from headway import core` reaches a layer, `from headway import Engine` the API
+                yield from ((node.lineno, f"headway.{alias.name}") for alias in node.names)
+            else:
+                yield node.lineno, module
+
+
+def layers_reached(path: Path) -> Iterator[tuple[int, str]]:
+    for line, module in imports(path):
+        top, _, rest = module.partition(".")
+        if top == "headway":
+            yield line, rest.partition(".")[0]
+
+
+def test_every_folder_is_a_layer_of_the_design() -> None:
+    folders = {path.name for path in PACKAGE.iterdir() if path.is_dir() and list(path.glob("*.py"))}
+    assert folders <= set(MAY_IMPORT), f"not in DESIGN's list of layers: {folders - set(MAY_IMPORT)}"
+
+
+@pytest.mark.parametrize("path", sources(), ids=lambda path: str(path.relative_to(PACKAGE)))
+def test_imports_follow_the_layers(path: Path) -> None:
+    layer = layer_of(path)
+    wrong = [
+        f"line {line}: headway.{reached}"
+        for line, reached in layers_reached(path)
+        if reached != layer and reached not in MAY_IMPORT[layer]
+    ]
+    assert not wrong, f"{layer or 'headway'} may not import {', '.join(wrong)}"
+
+
+@pytest.mark.parametrize("path", sources("core"), ids=lambda path: path.name)
+def test_the_core_is_pure(path: Path) -> None:
+    outside = [
+        f"line {line}: {module}"
+        for line, module in imports(path)
+        if (top := module.partition(".")[0]) != "headway" and (top not in sys.stdlib_module_names or top in IMPURE)
+    ]
+    assert not outside, f"the core may not import {', '.join(outside)}"
+    calls = {
+        node.func.id
+        for node in ast.walk(ast.parse(path.read_text()))
+        if isinstance(node, ast.Call) and isinstance(node.func, ast.Name)
+    }
+    assert not calls & {"open", "print", "input"}
+    assert not [
+        node for node in ast.walk(ast.parse(path.read_text())) if isinstance(node, ast.AsyncFunctionDef | ast.Await)
+    ]
+
+
+def test_siblings_are_not_allowed_to_import_each_other() -> None:
+    """Guards the table above: an edit must not quietly let one edge import another."""
+    for siblings in (DRIVERS, EDGES):
+        for one in siblings:
+            assert not MAY_IMPORT[one] & (siblings - {one})
+
+
+def test_the_table_has_no_cycle() -> None:
+    seen: list[str] = []
+    waiting = set(MAY_IMPORT) - LEAVES  # leaves share types, and only types, among themselves
+    while waiting:
+        free = {layer for layer in waiting if not MAY_IMPORT[layer] & waiting}
+        assert free, f"these layers import each other: {sorted(waiting)}"
+        seen.extend(free)
+        waiting -= free
+
+
+@pytest.mark.parametrize("path", sources(), ids=lambda path: str(path.relative_to(PACKAGE)))
+def test_a_file_fits_in_the_head(path: Path) -> None:
+    lines = len(path.read_text().splitlines())
+    assert lines <= MAX_LINES, f"{lines} lines: split it by idea, not by length"
+
+
+def test_nobody_but_the_command_line_assembles() -> None:
+    for path in sources():
+        if layer_of(path) not in {"cli", ""}:
+            assert "cli" not in dict(layers_reached(path)).values()
