@@ -29,3 +29,10 @@ def default_model() -> Model:
 @pytest.fixture(scope="session")
 def default_tokenizer(default_model: Model) -> Tokenizer:
     return Tokenizer(default_model.tokenizer_file)
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Whatever uses the default model says so, for those who want to leave it out (`-m "not model"`)."""
+    for item in items:
+        if "default_model" in getattr(item, "fixturenames", ()):
+            item.add_marker(pytest.mark.model)

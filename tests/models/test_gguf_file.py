@@ -30,7 +30,7 @@ def test_it_reads_what_the_reference_reader_reads(tiny_file: Path) -> None:
 
 def test_the_table_of_types_is_the_reference_table() -> None:
     reference = {int(kind): (kind.name, *sizes) for kind, sizes in gguf.GGML_QUANT_SIZES.items()}
-    assert TENSOR_TYPES.items() <= reference.items()
+    assert not set(TENSOR_TYPES.items()) - set(reference.items())
 
 
 @SAME_FILE
@@ -40,7 +40,7 @@ def test_a_file_cut_anywhere_is_refused(tiny_file: Path, tmp_path: Path, data: s
     last = max(t.start + t.size_bytes for t in read_gguf(tiny_file).tensors.values())
     cut = tmp_path / "cut.gguf"
     cut.write_bytes(content[: data.draw(st.integers(0, last - 1))])
-    with pytest.raises(ModelError, match="truncated|less than a GGUF header"):
+    with pytest.raises(ModelError, match=r"truncated|less than a GGUF header"):
         read_gguf(cut)
 
 
@@ -74,7 +74,7 @@ def test_a_corrupt_header_is_read_or_refused_and_never_crashes(
         assert str(broken) in error.message
     else:
         size = len(content)
-        assert all(0 < t.start and t.start + t.size_bytes <= size for t in file.tensors.values())
+        assert all(t.start + t.size_bytes <= size for t in file.tensors.values())
 
 
 @SAME_FILE
@@ -145,15 +145,15 @@ def test_a_missing_file_and_a_directory_are_refused(tmp_path: Path) -> None:
             read_gguf(path)
 
 
-@pytest.mark.parametrize("name", ["token_embd", "blk.0.ffn_down"])
+@pytest.mark.parametrize("name", ["token_embd.weight", "blk.0.ffn_down.weight"])
 def test_a_matrix_of_zeros_is_refused_by_name(tmp_path: Path, name: str) -> None:
     file = read_gguf(tiny_gguf.write(tmp_path / "blank.gguf", zeroed=[name]))
-    with pytest.raises(ModelError, match=f"'{name}.weight' is all zeros"):
+    with pytest.raises(ModelError, match=f"'{name}' is all zeros"):
         check_not_blank(file)
 
 
 def test_a_vector_of_zeros_may_be_meant(tmp_path: Path) -> None:
-    check_not_blank(read_gguf(tiny_gguf.write(tmp_path / "biased.gguf", zeroed=["output_norm"])))
+    check_not_blank(read_gguf(tiny_gguf.write(tmp_path / "biased.gguf", zeroed=["output_norm.weight"])))
 
 
 def test_a_matrix_that_begins_with_zeros_is_not_blank(tiny_file: Path, tmp_path: Path) -> None:
@@ -167,6 +167,7 @@ def test_a_matrix_that_begins_with_zeros_is_not_blank(tiny_file: Path, tmp_path:
 
 
 def test_the_header_digest_tells_models_apart(tiny_file: Path, tmp_path: Path) -> None:
-    same = tiny_gguf.write(tmp_path / "same.gguf")
-    other = tiny_gguf.write(tmp_path / "other.gguf", more=lambda w: w.add_name("other"))
-    assert read_gguf(same).header_sha256 == read_gguf(tiny_file).header_sha256 != read_gguf(other).header_sha256
+    same = read_gguf(tiny_gguf.write(tmp_path / "same.gguf")).header_sha256
+    other = read_gguf(tiny_gguf.write(tmp_path / "other.gguf", more=lambda w: w.add_name("other"))).header_sha256
+    assert read_gguf(tiny_file).header_sha256 == same
+    assert other != same

