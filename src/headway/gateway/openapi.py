@@ -34,7 +34,16 @@ _ERRORS = {
     503: "No capacity now, or the server is not ready; see Retry-After.",
 }
 _REF = "#/components/schemas/{name}"
-_EVENTS = {"text/event-stream": {"schema": {"type": "string", "description": "With `stream`: server-sent events."}}}
+_EVENTS = {
+    "text/event-stream": {
+        "schema": {
+            "type": "object",
+            "description": "With `stream`, each server-sent event: a chunk or an error as JSON, at last `[DONE]`.",
+            "properties": {"data": {"type": "string"}, "event": {"const": "message"}},
+            "required": ["data"],
+        }
+    }
+}
 _TEXT = {"text/plain": {"schema": {"type": "string"}}}
 _OBJECT = {"application/json": {"schema": {"type": "object"}}}
 _HEADERS = {

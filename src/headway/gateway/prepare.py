@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import random
 import time
-import uuid
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -64,9 +63,10 @@ class Preparer:
         asked = parse(body, _chat)
         unsupported.refuse_unsupported(body, unsupported.CHAT)
         name = self._model(asked.model)
-        text = self._render(asked.messages, asked.tools, asked.add_generation_prompt, asked.chat_template_kwargs)
+        tools = None if asked.tool_choice == "none" else asked.tools
+        text = self._render(asked.messages, tools, asked.add_generation_prompt, asked.chat_template_kwargs)
         tokens = self._backend.tokenizer.encode(text, add_special_tokens=False)  # the template writes its own
-        return self._call(f"chatcmpl-{uuid.uuid4().hex}", name, asked, [tokens], "messages")
+        return self._call(f"chatcmpl-{random.getrandbits(128):032x}", name, asked, [tokens], "messages")
 
     def completion(self, body: bytes) -> Call:
         asked = parse(body, _completion)
@@ -81,7 +81,7 @@ class Preparer:
                 self._check_chars(text, "prompt")
             special = asked.add_special_tokens is not False
             tokens = list(self._backend.tokenizer.encode_batch(texts, add_special_tokens=special))
-        return self._call(f"cmpl-{uuid.uuid4().hex}", name, asked, tokens, "prompt")
+        return self._call(f"cmpl-{random.getrandbits(128):032x}", name, asked, tokens, "prompt")
 
     def tokenize(self, body: bytes) -> Tokenized:
         asked = parse(body, _tokenize)

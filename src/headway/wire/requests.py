@@ -42,7 +42,11 @@ class Generation(Struct, kw_only=True):
     logit_bias: (
         Annotated[
             dict[str, Annotated[float, Meta(ge=-100, le=100)]],
-            Meta(max_length=limits.MAX_LOGIT_BIAS, description="token id -> what is added to its logit"),
+            Meta(
+                max_length=limits.MAX_LOGIT_BIAS,
+                description="token id -> what is added to its logit",
+                extra_json_schema={"propertyNames": {"pattern": "^[0-9]{1,11}$"}},
+            ),
         ]
         | None
     ) = None
@@ -104,6 +108,7 @@ class ChatRequest(Generation, kw_only=True):
 
     messages: Annotated[list[Message], Meta(min_length=1)]
     tools: list[Tool] | None = None
+    tool_choice: str | dict[str, Any] | None = None  # which values are taken, `unsupported` says
     add_generation_prompt: bool | None = None
     chat_template_kwargs: dict[str, Any] | None = None
     max_completion_tokens: TokenCount | None = None

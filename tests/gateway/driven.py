@@ -1,0 +1,98 @@
+"""The real core and driver behind the gateway, in this process and without waiting: what a test of text needs."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+
+from headway.core.admission import AdmissionLimits
+from headway.core.front import Front
+from headway.core.kv import KvPool
+from headway.core.request import Reason
+from headway.core.scheduler import Scheduler, SchedulerLimits
+from headway.core.step import Outcome, RowResult, Step, TokenLogprob
+from headway.engine.driver import DrivenExecutor, Driver
+from headway.engine.snapshot import Snapshot, take_snapshot
+from headway.executors.simulated import SimulatedConfig, SimulatedExecutor
+from headway.executors.simulated_text import CHAT_TEMPLATE, EOS, SimulatedTokenizer
+from headway.models import ChatTemplate
+from tests.gateway.fake import FakeModel
+
+
+class Instant(SimulatedExecutor):
+    """The simulated executor with a clock that does not wait."""
+
+    def __init__(self) -> None:
+        super().__init__(SimulatedConfig(clock="virtual", mean_output_tokens=8.0))
+
+    def restart(self) -> None: ...
+    def interrupt(self) -> None: ...
+
+
+class Scripted:
+    """An executor that says the same tokens to everybody, then ends the sequence."""
+
+    def __init__(self, tokens: list[int]) -> None:
+        self._tokens = [*tokens, EOS]
+        self._said: dict[int, int] = {}
+        self._max_tokens: dict[int, int] = {}
+        self._logprobs: set[int] = set()
+
+    def run(self, step: Step) -> Outcome:
+        results = []
+        for row in step.rows:
+            if row.begin is not None:
+                self._said[row.seq] = 0
+                self._max_tokens[row.seq] = row.begin.max_tokens
+                if row.begin.params.logprobs is not None:
+                    self._logprobs.add(row.seq)
+            if row.samples:
+                token = self._tokens[self._said[row.seq]]
+                self._said[row.seq] += 1
+                at_limit = self._said[row.seq] >= self._max_tokens[row.seq]
+                ended = Reason.STOP if token == EOS else Reason.LENGTH if at_limit else None
+                logprobs = [TokenLogprob(token, -0.5)] if row.seq in self._logprobs else None
+                results.append(RowResult(row.seq, [token], ended, logprobs))
+        return Outcome(step.id, results)
+
+    def restart(self) -> None: ...
+    def interrupt(self) -> None: ...
+
+
+class DrivenBackend:
+    """Meets `gateway.Backend` with a driver of its own."""
+
+    def __init__(self, executor: DrivenExecutor, *, max_model_len: int = 256, max_waiting: int = 4096) -> None:
+        self.model = FakeModel("driven")
+        self.tokenizer = SimulatedTokenizer()
+        self.chat_template = ChatTemplate(CHAT_TEMPLATE, {})
+        self.max_model_len = max_model_len
+        pool = KvPool(2048, 32)
+        front = Front(AdmissionLimits(max_model_len, 2048 * 32, max_waiting))
+        scheduler = Scheduler(SchedulerLimits(64, 256), pool, front.pull)
+        self.driver = Driver(front, scheduler, executor, self.tokenizer.stream)
+        self.submit = self.driver.submit
+
+    @property
+    def ready(self) -> bool:
+        return self.driver.ready
+
+    @property
+    def not_ready_reason(self) -> str:
+        return self.driver.not_ready_reason
+
+    def snapshot(self) -> Snapshot:
+        return take_snapshot(self.driver)
+
+
+@asynccontextmanager
+async def driving(make_executor: Callable[[], DrivenExecutor] = Instant) -> AsyncIterator[DrivenBackend]:
+    """A backend that runs while the context lasts, and must be empty at its end."""
+    backend = DrivenBackend(make_executor())
+    backend.driver.start()
+    try:
+        yield backend
+        now = backend.snapshot()
+        assert (now.requests, now.running, now.waiting, now.kv_blocks_used) == (0, 0, 0, 0)
+    finally:
+        await backend.driver.close()
