@@ -76,6 +76,18 @@ def test_a_full_waiting_room_says_when_to_come_back():
     door.submit(request("c"), 2)
 
 
+def test_a_refusal_for_everybody_is_known_before_anybody_s_text_is_read():
+    door = front(max_waiting=1)
+    door.check_door(0)
+    door.submit(request("a"), 0)
+    with pytest.raises(QueueFull):
+        door.check_door(0)
+    door.draining = True
+    with pytest.raises(Draining):
+        door.check_door(0)
+    assert door.refused == {"queue_full": 1, "not_ready": 1}
+
+
 def test_retry_after_follows_the_measured_drain_rate():
     door = front(max_waiting=1000, max_waiting_tokens=10_000)
     for i in range(100):

@@ -39,16 +39,16 @@ def test_token_ids_and_text_are_the_same_prompt_and_logprobs_come_when_asked():
 
 async def test_a_stream_is_async_and_closing_it_early_frees_its_place():
     async with Engine(executor="simulated", max_num_seqs=1) as engine:
-        stream = await engine.stream("once upon a time", max_tokens=500, params=ENDLESS)
+        stream = engine.stream("once upon a time", max_tokens=500, params=ENDLESS)
         assert (await anext(stream)).tokens
-        stream.close()
+        await stream.aclose()
         (after,) = await engine.agenerate(["and then"], max_tokens=2, params=ENDLESS)
         assert after.finish_reason == "length"
 
 
 async def test_a_segfault_costs_the_running_requests_an_error_and_nothing_else():
     async with Engine(executor="simulated") as engine:
-        streams = [await engine.stream("story", max_tokens=500, params=ENDLESS) for _ in range(3)]
+        streams = [engine.stream("story", max_tokens=500, params=ENDLESS) for _ in range(3)]
         for stream in streams:
             await anext(stream)
         assert engine.executor_pid is not None
@@ -67,13 +67,17 @@ async def test_a_segfault_costs_the_running_requests_an_error_and_nothing_else()
 
 async def test_the_waiting_room_is_limited_for_streams():
     async with Engine(executor="simulated", max_waiting=1, max_num_seqs=1) as engine:
-        running = await engine.stream("word", max_tokens=100, params=ENDLESS)
+        running = engine.stream("word", max_tokens=100, params=ENDLESS)
         await anext(running)
-        waiting = await engine.stream("word", max_tokens=100, params=ENDLESS)
+        waiting = asyncio.ensure_future(anext(engine.stream("word", max_tokens=100, params=ENDLESS)))
+        while not engine.snapshot().waiting:
+            await asyncio.sleep(0.01)
         with pytest.raises(QueueFull, match="1 requests are waiting"):
-            await engine.stream("word", max_tokens=100, params=ENDLESS)
-        waiting.close()
-        running.close()
+            await anext(engine.stream("word", max_tokens=100, params=ENDLESS))
+        with pytest.raises(QueueFull):
+            engine.check_door()
+        await running.aclose()
+        await waiting
 
 
 def test_an_engine_that_cannot_start_leaves_no_process():
@@ -81,6 +85,16 @@ def test_an_engine_that_cannot_start_leaves_no_process():
     with pytest.raises(ConfigError, match="trained for 32768"), engine:
         pass
     assert engine.executor_pid is None
+
+
+def test_a_request_never_may_be_longer_than_the_kv_cache_holds():
+    with Engine(executor="simulated", kv_cache_gib=0.01) as engine:
+        assert engine.max_model_len == 14 * 32  # blocks of 32 tokens of 23,040 bytes in 0.01 GiB
+    with (
+        pytest.raises(ConfigError, match="hold 448 tokens"),
+        Engine(executor="simulated", kv_cache_gib=0.01, max_model_len=1000),
+    ):
+        pass
 
 
 def test_a_model_that_does_not_exist_is_named():

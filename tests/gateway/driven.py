@@ -73,6 +73,9 @@ class DrivenBackend:
         self.driver = Driver(front, scheduler, executor, self.tokenizer.stream)
         self.submit = self.driver.submit
 
+    def check_door(self) -> None:
+        self.driver.check_door()
+
     @property
     def ready(self) -> bool:
         return self.driver.ready

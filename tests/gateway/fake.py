@@ -10,7 +10,7 @@ from typing import Any
 
 import aiohttp
 
-from headway.core.errors import HeadwayError
+from headway.core.errors import Draining, HeadwayError
 from headway.core.request import Request, Times, Usage
 from headway.core.step import TokenLogprob
 from headway.executors.simulated_text import CHAT_TEMPLATE, SimulatedTokenizer
@@ -121,6 +121,10 @@ class FakeBackend:
         self.max_model_len = max_model_len
         self.not_ready_reason = ""
         self.streams: list[FakeStream] = []
+
+    def check_door(self) -> None:
+        if not self.ready:
+            raise Draining(self.not_ready_reason, retry_after_s=5.0)
 
     @property
     def ready(self) -> bool:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import re
 import sys
 from dataclasses import dataclass
 from typing import Annotated, Any
@@ -38,7 +39,7 @@ OWN_KEYS = tuple(keys(GenerateConfig))
 MEANT = {"max_model_len", "dtype", "kv_cache_dtype", "kv_cache_gib", "executor", "device", "threads"}
 FLAGS = (*OWN_KEYS, *(key for key in ENGINE_KEYS if key.field in MEANT))
 
-Prompt = Annotated[str, Parameter(help="The prompt; `-` reads it from standard input.")]
+Prompt = Annotated[str, Parameter(allow_leading_hyphen=True, help="The prompt; `-` reads it from standard input.")]
 Chat = Annotated[
     bool, Parameter(negative="--raw", help="Put the prompt into the model's chat template, or take it raw.")
 ]
@@ -47,6 +48,8 @@ Chat = Annotated[
 def generate(prompt: Prompt, /, *, chat: Chat = True, **settings: Any) -> None:
     """Complete one prompt on the terminal."""
     own = {key.field: settings.pop(key.field) for key in OWN_KEYS if key.field in settings}
+    if re.match("--?[a-z]", prompt):  # a leading hyphen is allowed for `-`, and would make a misspelt flag a prompt
+        raise ConfigError(f"Unknown option: {prompt}. A prompt that begins so can be piped: `headway generate -`.")
     text = _standard_input() if prompt == "-" else prompt
     asyncio.run(_generate(text, chat, GenerateConfig(**own), EngineConfig(**settings)))
 
@@ -72,7 +75,7 @@ async def _generate(text: str, chat: bool, wanted: GenerateConfig, config: Engin
         room = max(1, engine.max_model_len - len(ids))
         max_tokens = wanted.max_tokens or min(DEFAULT_MAX_TOKENS, room)
         params = SamplingParams(temperature=wanted.temperature, top_p=wanted.top_p, seed=wanted.seed)
-        async for delta in await engine.stream(ids, max_tokens=max_tokens, params=params):
+        async for delta in engine.stream(ids, max_tokens=max_tokens, params=params):
             print(delta.text, end="", flush=True)
         print()
     finally:

@@ -65,11 +65,7 @@ class Admission:
                 f"{request.total_tokens}. Lower max_tokens, or start the server with a larger --kv-cache-gib.",
                 param="max_tokens",
             )
-        if self.waiting >= limits.max_waiting:
-            raise QueueFull(
-                f"{self.waiting} requests are waiting, which is the limit of this server (--max-waiting).",
-                retry_after_s=self.retry_after_s(now),
-            )
+        self.check_waiting(now)
         # An empty waiting room takes any prompt that fits the model: a limit must never make one impossible.
         if self.waiting and self.waiting_tokens + request.prompt_tokens > limits.max_waiting_tokens:
             raise QueueFull(
@@ -81,6 +77,14 @@ class Admission:
         self.waiting += 1
         self.waiting_tokens += request.prompt_tokens
         return Reservation(request)
+
+    def check_waiting(self, now: int) -> None:
+        """Raises `QueueFull` when not one more request may wait, whatever it is."""
+        if self.waiting >= self.limits.max_waiting:
+            raise QueueFull(
+                f"{self.waiting} requests are waiting, which is the limit of this server (--max-waiting).",
+                retry_after_s=self.retry_after_s(now),
+            )
 
     def start(self, reservation: Reservation, now: int) -> None:
         """The request leaves the waiting room for an engine."""

@@ -6,7 +6,8 @@ while it waits, or an `Expire` from `plan`. Engines pull (`pull`): the waiting r
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 
 from headway.core.admission import NS_PER_S, Admission, AdmissionLimits, Reservation
@@ -40,16 +41,28 @@ class Front:
 
         A request that raised was never inside: nothing is to be settled for it.
         """
-        try:
+        with self._counting_refusals():
             reservation = self._reserve(request, now)
-        except HeadwayError as refusal:
-            code = refusal.code or refusal.type
-            self.refused[code] = self.refused.get(code, 0) + 1
-            raise
         request.arrival_ns = now
         request.state = State.WAITING
         self._reservations[request.id] = reservation
         self.lanes.add(request)
+
+    def check_door(self, now: int) -> None:
+        """Raise what `submit` would raise for any request at all: so that a refusal comes before its text is read."""
+        with self._counting_refusals():
+            if self.draining:
+                raise Draining("The server is shutting down and takes no new requests.", retry_after_s=5.0)
+            self.admission.check_waiting(now)
+
+    @contextmanager
+    def _counting_refusals(self) -> Iterator[None]:
+        try:
+            yield
+        except HeadwayError as refusal:
+            code = refusal.code or refusal.type
+            self.refused[code] = self.refused.get(code, 0) + 1
+            raise
 
     def _reserve(self, request: Request, now: int) -> Reservation:
         if self.draining:

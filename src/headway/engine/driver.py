@@ -92,6 +92,12 @@ class Driver:
         self._wake.set()
         return stream
 
+    def check_door(self) -> None:
+        """Raise what `submit` would raise for any request at all, before any work is done for one."""
+        if not self.ready:
+            raise Draining(self.not_ready_reason, retry_after_s=5.0)
+        self.front.check_door(self.clock())
+
     async def drain(self) -> None:
         """Take nothing new and return when everything inside has ended."""
         self.front.draining = True

@@ -13,7 +13,7 @@ from __future__ import annotations
 import asyncio
 import itertools
 import threading
-from collections.abc import Callable, Coroutine, Sequence
+from collections.abc import AsyncGenerator, Callable, Coroutine, Sequence
 from dataclasses import dataclass
 from typing import Any, Self, TypeVar
 
@@ -26,9 +26,9 @@ from headway.core.scheduler import Scheduler, SchedulerLimits
 from headway.core.step import TokenLogprob
 from headway.engine.config import EngineConfig, engine_config
 from headway.engine.driver import Driver
-from headway.engine.factories import LoadedModel, TextTokenizer, executor_factory, load
+from headway.engine.factories import BYTES_PER_GIB, LoadedModel, TextTokenizer, executor_factory, load
 from headway.engine.snapshot import Snapshot, take_snapshot
-from headway.engine.stream import Stream
+from headway.engine.stream import Delta, Stream
 from headway.engine.supervisor import SupervisedExecutor
 from headway.executors.executor import ExecutorInfo
 from headway.models import ChatTemplate, Progress
@@ -68,9 +68,7 @@ class Engine:
         **settings: Any,
     ) -> None:
         if config is not None and settings:
-            raise ConfigError(
-                f"Give a config or keywords, not both; got {', '.join(sorted(settings))} beside a config."
-            )
+            raise ConfigError(f"Give a config or keywords, not both; got {', '.join(sorted(settings))} as well.")
         self.config = config if config is not None else engine_config(**settings)
         self._model_name = model
         self._report = report
@@ -183,12 +181,26 @@ class Engine:
 
     # -- work ----------------------------------------------------------------------------------------------------
 
+    def check_door(self) -> None:
+        """Raise the `HeadwayError` with which any request would be refused now, before any work is done for one."""
+        _started(self._driver).check_door()
+
     def submit(self, request: Request) -> Stream:
         """Let a request in. Raises the `HeadwayError` with which it is refused. Close the stream to cancel it."""
         return _started(self._driver).submit(request)
 
-    async def stream(self, prompt: Prompt, *, max_tokens: int = 64, params: SamplingParams = GREEDY) -> Stream:
-        """The output of one prompt (text or token ids) as it appears."""
+    async def stream(
+        self, prompt: Prompt, *, max_tokens: int = 64, params: SamplingParams = GREEDY
+    ) -> AsyncGenerator[Delta, None]:
+        """The output of one prompt (text or token ids) as it appears. Closing it (`aclose`) cancels the request."""
+        stream = await self._open(prompt, max_tokens, params)
+        try:
+            async for delta in stream:
+                yield delta
+        finally:
+            stream.close()
+
+    async def _open(self, prompt: Prompt, max_tokens: int, params: SamplingParams) -> Stream:
         ids = prompt if not isinstance(prompt, str) else await asyncio.to_thread(self.tokenizer.encode, prompt)
         return self.submit(Request(f"engine-{next(self._ids)}", ids, max_tokens, params=params))
 
@@ -202,7 +214,7 @@ class Engine:
 
         async def answer(prompt: Prompt, limit: int) -> Output:
             async with room:
-                return await _gather(await self.stream(prompt, max_tokens=limit, params=params))
+                return await _gather(await self._open(prompt, limit, params))
 
         async with asyncio.TaskGroup() as group:
             tasks = [group.create_task(answer(*pair)) for pair in zip(prompts, limits, strict=True)]
@@ -220,13 +232,20 @@ class Engine:
 
     def _assemble(self, info: ExecutorInfo, executor: SupervisedExecutor, tokenizer: TextTokenizer) -> Driver:
         config = self.config
-        max_model_len = config.max_model_len or info.max_model_len
+        pool = KvPool(info.num_blocks, info.block_size)
+        max_model_len = config.max_model_len or min(info.max_model_len, pool.capacity_tokens)
         if max_model_len > info.max_model_len:
             raise ConfigError(
                 f"max_model_len is {max_model_len}; the model was trained for {info.max_model_len} positions.",
                 param="max_model_len",
             )
-        pool = KvPool(info.num_blocks, info.block_size)
+        if max_model_len > pool.capacity_tokens:
+            raise ConfigError(
+                f"max_model_len is {max_model_len}; {config.kv_cache_gib:g} GiB of KV cache hold "
+                f"{pool.capacity_tokens} tokens. Give at least "
+                f"{max_model_len * info.kv_bytes_per_token / BYTES_PER_GIB:.2f} GiB, or lower max_model_len.",
+                param="max_model_len",
+            )
         front = Front(
             AdmissionLimits(max_model_len, pool.capacity_tokens, config.max_waiting, config.max_waiting_tokens),
             queue_timeout_ns=int(config.queue_timeout * NS_PER_S),

@@ -14,7 +14,11 @@ from headway.core.step import TokenLogprob
 
 @dataclass(slots=True)
 class Delta:
-    """What is new since the last delta. The last one of a stream carries `finish_reason`, `usage` and `times`."""
+    """What is new since the last delta. The last one of a stream carries `finish_reason`, `usage` and `times`.
+
+    `tokens` are those whose text is in `text` or was complete before; an end-of-sequence token is counted in `usage`
+    and shown nowhere.
+    """
 
     text: str
     tokens: list[int]

@@ -89,12 +89,12 @@ class TextStage:
         self.stopped = False
 
     def add(self, tokens: Sequence[int], logprobs: Sequence[TokenLogprob] | None, *, hidden: int = 0) -> Piece:
-        """Take new tokens. The last `hidden` of them have no text to show (an end-of-sequence or stop token)."""
-        for i, token in enumerate(tokens):
+        """Take new tokens. The last `hidden` of them are not shown at all: an end-of-sequence or stop token."""
+        for i, token in enumerate(tokens[: len(tokens) - hidden]):
             if self.stopped:
                 break
             self._seen_tokens += 1
-            text = "" if i >= len(tokens) - hidden else self._detokenizer.add((token,))
+            text = self._detokenizer.add((token,))
             self._decoded += len(text)
             self._waiting.append((token, logprobs[i] if logprobs else None, self._decoded))
             self._text += text

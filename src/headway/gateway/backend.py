@@ -77,6 +77,9 @@ class Backend(Protocol):
     def ready(self) -> bool: ...
     @property
     def not_ready_reason(self) -> str: ...
+    def check_door(self) -> None:
+        """Raise the `HeadwayError` with which any request at all would be refused now."""
+
     def submit(self, request: Request) -> TokenStream:
         """Take a request in, or raise the `HeadwayError` that says why not."""
 

@@ -46,7 +46,7 @@ async def _generate(
 ) -> web.StreamResponse:
     service = request.app[SERVICE]
     timing = Timing(service.metrics)
-    service.check_ready()
+    service.backend.check_door()  # before the body is read: a refusal must not cost what it saves
     call = await service.prepared(request, prepare)
     timing.ready()
     # A client that leaves cancels this handler at whatever it awaits, so leaving the block is what frees everything.

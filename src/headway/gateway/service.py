@@ -50,7 +50,7 @@ class Service:
         self._threads = ThreadPoolExecutor(config.tokenise_threads, thread_name_prefix="headway-tokenise")
 
     def check_ready(self) -> None:
-        """Refuse before any work is done on a request that could not be taken anyway."""
+        """Raises `Draining`, with the reason, while the engine takes no requests."""
         if not self.backend.ready:
             raise Draining(self.backend.not_ready_reason or "The engine is not ready.", retry_after_s=5.0)
 
