@@ -1,6 +1,4 @@
 # Two commands for a newcomer: `make serve` and `make test`. Both set up what they need, once.
-SHELL := /bin/bash
-.SHELLFLAGS := -eu -o pipefail -c
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
 
@@ -43,9 +41,9 @@ clean: ## remove the virtual environment and caches (the model stays in the user
 
 # The stamps are written last, so an interrupted set-up is taken up again by the next `make`.
 $(INSTALLED): pyproject.toml constraints.txt
-	@python=$$(bash .ci/find-python); \
-	test -x $(BIN)/python || { echo "Creating $(VENV) with $$python"; $$python -m venv $(VENV); }; \
-	echo "Installing dependencies (about 500 MB the first time)"; \
+	@set -eu; python=$$(sh .ci/find-python); \
+	$(BIN)/python -m pip --version >/dev/null 2>&1 || { echo "Creating $(VENV) with $$python"; $$python -m venv --clear $(VENV); }; \
+	echo "Installing dependencies (about 500 MB on disk, the first time)"; \
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable '.[dev]'
 	@touch $@
 

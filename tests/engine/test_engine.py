@@ -123,6 +123,7 @@ def test_generate_outside_with_says_what_to_do():
         ({"max_num_seqs": 300, "max_num_batched_tokens": 256}, "must be at least 300"),
         ({"max_num_seqs": 8, "max_num_batched_tokens": 16, "kv_cache_dtype": "u8"}, "at least 32"),
         ({"step_timeout": 0}, "step_timeout must be at least 1"),
+        ({"queue_timeout": float("inf")}, "queue_timeout must be at least 0, not inf"),
     ],
 )
 def test_a_bad_setting_is_named_with_its_limit(settings, words):

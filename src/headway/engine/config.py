@@ -26,7 +26,7 @@ class Setting:
 
     def check(self, value: float | None) -> None:
         """Raises ValueError, fit to follow the field's name, when `value` is outside the limits."""
-        if value is None or self.low <= value <= self.high:
+        if value is None or (self.low <= value <= self.high and math.isfinite(value)):
             return
         limit = f"at least {self.low:,}" if self.high == math.inf else f"between {self.low:,} and {self.high:,}"
         raise ValueError(f"must be {limit}, not {value:,}")
