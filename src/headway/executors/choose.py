@@ -100,9 +100,12 @@ def _block_sums(weights: Floats) -> Floats:
 
 def _filtered(weights: Floats, params: SamplingParams) -> Ids:
     """Ids, ascending, that top_k, min_p and top_p leave. The first two keep the heaviest, so they commute."""
-    kept = _top_k(weights, params.top_k) if params.top_k > 0 else np.arange(len(weights))
-    if params.min_p > 0.0:
-        kept = kept[weights[kept] >= np.float32(min(params.min_p, 1.0))]
+    floor = np.float32(min(params.min_p, 1.0))
+    if params.top_k > 0:
+        kept = _top_k(weights, params.top_k)
+        kept = kept[weights[kept] >= floor]
+    else:
+        kept = np.flatnonzero(weights >= floor)
     if params.top_p >= 1.0:
         return kept
     left = weights[kept]

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Literal, Protocol
 import numpy as np
 import numpy.typing as npt
 
-from headway.core.errors import ConfigError, EngineFailed
+from headway.core.errors import ConfigError, EngineFailed, ModelError
 from headway.core.step import Outcome, Row, Step
 from headway.executors.cpu import cpu_flags, instruction_set
 from headway.executors.executor import ExecutorInfo
@@ -45,7 +45,8 @@ class OpenVinoExecutor:
     not depend on chunking, batching or recomputation. KV memory is reserved, not touched: pages become resident as
     blocks are first used.
 
-    Raises `ModelError` for a model that cannot be paged and `ConfigError` for KV memory that holds no block.
+    Raises `ModelError` for a model that cannot be paged and `ConfigError` for KV memory that holds no block, an unknown
+    device, or a pair of types the device has no kernel for (its attention reads f32 KV only in f32, bf16 only in bf16).
     """
 
     def __init__(
@@ -58,10 +59,8 @@ class OpenVinoExecutor:
         device: str = "CPU",
         threads: int | None = None,
     ) -> None:
-        import openvino as ov
-
         graph = load_paged_graph(model.directory / "openvino_model.xml")
-        compiled = ov.Core().compile_model(graph, device, _properties(dtype, kv_cache_dtype, threads))
+        compiled = _compile(graph, device, _properties(dtype, kv_cache_dtype, device, threads))
         layout = CacheLayout.of(compiled)
         # One block more than the scheduler knows of: where padding writes what nobody reads.
         self._scratch_block = kv_cache_bytes // layout.block_bytes
@@ -73,7 +72,8 @@ class OpenVinoExecutor:
         self._info = _info(compiled, layout, self._scratch_block, model, threads)
         self._request: ov.InferRequest | None = compiled.create_infer_request()
         _allocate_cache(self._request, compiled, layout, self._scratch_block + 1)
-        self._sampler = Sampler(model.vocab_size, model.eos_token_ids)
+        self._sampler = Sampler(self._info.vocab_size, model.eos_token_ids)
+        self._warm_up()
 
     @property
     def info(self) -> ExecutorInfo:
@@ -99,6 +99,13 @@ class OpenVinoExecutor:
     def close(self) -> None:
         self._request = None
 
+    def _warm_up(self) -> None:
+        """Let the runtime build its kernels now: the first inference takes half a second more than the second."""
+        row = Row(seq=-1, start=0, tokens=[0] * self._info.block_size, blocks=[self._scratch_block], samples=True)
+        logits = self._infer(_inputs(Step(0, [row], len(row.tokens), 0, 0), self._info, self._scratch_block))
+        if not np.isfinite(logits.max()):  # -inf alone may be a masked token
+            raise ModelError("the model computes logits that are not finite: its weights are damaged")
+
     def _infer(self, inputs: dict[str, npt.NDArray[Any]]) -> npt.NDArray[np.float32]:
         import openvino as ov
 
@@ -115,12 +122,26 @@ class OpenVinoExecutor:
         return logits.reshape(-1, logits.shape[-1])
 
 
-def _properties(dtype: Dtype, kv_cache_dtype: KvCacheDtype, threads: int | None) -> dict[str, Any]:
+def _compile(graph: ov.Model, device: str, properties: dict[str, Any]) -> ov.CompiledModel:
+    import openvino as ov
+
+    try:
+        return ov.Core().compile_model(graph, device, properties)
+    except Exception as error:  # the runtime raises its own RuntimeError and, on some paths, others
+        asked = f"{properties['INFERENCE_PRECISION_HINT']} with {properties['KV_CACHE_PRECISION']} KV on {device}"
+        reason = str(error).strip().splitlines()[-1]  # the lines before it are places in OpenVINO's source
+        raise ConfigError(f"OpenVINO cannot compile the model in {asked}: {reason}") from error
+
+
+def _properties(dtype: Dtype, kv_cache_dtype: KvCacheDtype, device: str, threads: int | None) -> dict[str, Any]:
     properties: dict[str, Any] = {
         "INFERENCE_PRECISION_HINT": dtype,
         "KV_CACHE_PRECISION": kv_cache_dtype,
         "PERFORMANCE_HINT": "LATENCY",  # one stream that uses every thread: steps run one at a time
     }
+    if device == "CPU":
+        # Pinned threads cannot leave a core that the server's own process is busy on: slower beside other work.
+        properties["ENABLE_CPU_PINNING"] = False
     if threads is not None:
         properties["INFERENCE_NUM_THREADS"] = threads
     if dtype == "f32" and kv_cache_dtype == "f32":
@@ -138,6 +159,7 @@ def _info(
     """What the runtime says is in effect, which is not always what was asked (f16 KV becomes bf16, for one)."""
     precision = _type_name(compiled.get_property("INFERENCE_PRECISION_HINT"))
     kv_cache_dtype = _TYPE_NAMES.get(layout.dtype, layout.dtype)
+    vocabulary = compiled.output(0).partial_shape[-1]  # embeddings may be padded beyond what the tokenizer knows
     return ExecutorInfo(
         name="openvino",
         block_size=layout.block_size,
@@ -145,7 +167,7 @@ def _info(
         # Keys are quantised in groups of a block's tokens: a chunk that ends inside one changes its scales.
         chunk_multiple_tokens=layout.block_size if kv_cache_dtype not in {"bf16", "f16", "f32"} else 1,
         kv_bytes_per_token=layout.block_bytes // layout.block_size,
-        vocab_size=model.vocab_size,
+        vocab_size=vocabulary.get_length() if vocabulary.is_static else model.vocab_size,
         max_model_len=model.context_tokens,
         precision=precision,
         kv_cache_dtype=kv_cache_dtype,

@@ -87,11 +87,12 @@ class Sampler:
 
     def _draw(self, state: _State, row: Floats, best: int, peak: float) -> int:
         if state.edits_logits:
-            row = state.edited(row)
-            best = int(row.argmax())
-            peak = float(row[best])
-            if not np.isfinite(peak):
-                raise EngineFailed("penalties, bias and min_tokens together leave no token that could be chosen")
+            edited = state.edited(row)
+            best_edited = int(edited.argmax())
+            # One request's extreme penalties (all forbidden, or beyond f32) must not fail the whole step: then they
+            # are left aside. That the model's own logits are finite has been checked.
+            if np.isfinite(edited[best_edited]):
+                row, best, peak = edited, best_edited, float(edited[best_edited])
         if state.greedy:
             return best
         return self._chooser.choose(row, peak, state.params, state.produced)
@@ -156,7 +157,8 @@ class _State:
         if self.produced < self.params.min_tokens:
             row[self.end_ids] = -np.inf
         if self.counts is not None:
-            self.counts.penalise(row, self.params)
+            with np.errstate(over="ignore", divide="ignore", invalid="ignore"):  # seen by the caller as not finite
+                self.counts.penalise(row, self.params)
         return row
 
     def advance(self, token: int) -> Reason | None:

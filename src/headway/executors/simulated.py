@@ -153,7 +153,7 @@ class SimulatedExecutor:
         end = start + len(row.tokens)
         if end > len(blocks) * size or end == start:
             raise EngineFailed(
-                f"sequence {row.seq}: {len(blocks)} blocks and {len(row.tokens)} tokens from position {start} do not fit"
+                f"sequence {row.seq}: {len(row.tokens)} tokens from position {start} do not fit {len(blocks)} blocks"
             )
         if start == 0:
             return _ROOT

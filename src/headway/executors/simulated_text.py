@@ -67,7 +67,7 @@ class SimulatedTokenizer:
 
     vocab_size = VOCAB_SIZE
 
-    def encode(self, text: str, *, add_special_tokens: bool = True) -> list[int]:
+    def encode(self, text: str, *, add_special_tokens: bool = True) -> list[int]:  # noqa: ARG002 - the interface
         """Token ids of `text`; there are no special tokens to add."""
         tokens: list[int] = []
         for piece in _SPLIT.findall(text):
