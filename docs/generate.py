@@ -1,4 +1,4 @@
-"""Writes docs/reference from the code: nothing there is written by hand, and a test holds it current.
+"""Writes docs/reference from the code, and a test holds it current. Only logs.md there is written by hand, and tested.
 
 `make docs` runs it. Each page is made from the object that the program itself uses.
 """
@@ -9,9 +9,8 @@ import importlib
 import io
 import json
 import pkgutil
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
-from types import NoneType, UnionType
 from typing import Any, Literal, get_args, get_origin
 
 from rich.console import Console
@@ -23,6 +22,11 @@ from headway.core.errors import HeadwayError, Refused
 from headway.core.request import MOVES, State
 from headway.gateway.openapi import describe
 from headway.metrics.names import METRICS
+from headway.models import DEFAULT_MODEL
+from headway.models.convert import ARCHITECTURES, MATRIX_TYPES, VECTOR_TYPES
+from headway.models.fetch import BUILT_IN
+from headway.models.gguf_tokenizer import PRE_TOKENIZERS, TOKENIZER_MODELS
+from headway.models.ir_directory import FILES, REQUIRED
 
 REFERENCE = Path(__file__).parent / "reference"
 HELP_WIDTH = 100
@@ -39,6 +43,10 @@ HTTP_API = """# HTTP API
 The shapes are OpenAI's. A running server describes itself at `/openapi.json`, from the same types that check requests.
 Every error has the body `{"error": {"message", "type", "param", "code"}}`; 429 and 503 carry `Retry-After` and
 `retry-after-ms`."""
+
+
+IR_FACTS = """`config.json` must state `vocab_size` and the positions the model was trained for. The tokenizer's decoder
+must be byte-level or sentence-piece, and none of its ids beyond `vocab_size`."""
 
 
 def table(*columns: str, rows: Iterator[tuple[str, ...]]) -> str:
@@ -63,32 +71,39 @@ def cli() -> str:
 def configuration() -> str:
     def rows() -> Iterator[tuple[str, ...]]:
         for key in (MODEL_KEY, *SERVE_KEYS):
-            default = key.setting.default if key.default is None else f"`{key.default!r}`".replace("'", '"')
+            default = key.setting.default if key.default is None else f"`{toml(key.default)}`"
             yield f"`{key.name}`", type_name(key), default, key.setting.help
 
     return "\n\n".join([CONFIGURATION, table("key", "type", "default", "meaning", rows=rows())])
 
 
+def toml(value: str | float) -> str:
+    """A value as the file would have it."""
+    return json.dumps(value)
+
+
 def type_name(key: Key) -> str:
-    kinds = get_args(key.type) if get_origin(key.type) is UnionType else (key.type,)
-    kind = next(kind for kind in kinds if kind is not NoneType)
-    if get_origin(kind) is Literal:
-        return ", ".join(f"`{choice}`" for choice in get_args(kind))
+    if get_origin(key.kind) is Literal:
+        return ", ".join(f"`{choice}`" for choice in get_args(key.kind))
     low, high = key.setting.low, key.setting.high
     limits = [f"from {low:,}"] * (low > float("-inf")) + [f"to {high:,}"] * (high < float("inf"))
-    return " ".join([{int: "integer", float: "number", str: "string"}[kind], *limits])
+    words = {int: "integer", float: "number", str: "string", bool: "`true`, `false`"}
+    return " ".join([words[key.kind], *limits])
 
 
 # -- http-api.md -------------------------------------------------------------------------------------------------
 
 
 def http_api() -> str:
-    document = describe(["smollm2-135m"], version())
+    document = describe([DEFAULT_MODEL], version())
     schemas = document["components"]["schemas"]
     parts = [HTTP_API]
     for path, methods in document["paths"].items():
         for method, operation in methods.items():
             parts.append(f"## {method.upper()} {path}")
+            if headers := [one for one in operation.get("parameters", ()) if one["in"] == "header"]:
+                rows = ((f"`{one['name']}`", shape(one["schema"]), one["description"]) for one in headers)
+                parts.append(table("header", "value", "", rows=rows))
             if body := operation.get("requestBody"):
                 name = body["content"]["application/json"]["schema"]["$ref"].rsplit("/", 1)[-1]
                 parts.append(fields(schemas, name))
@@ -137,6 +152,42 @@ def shape(schema: dict[str, Any]) -> str:
     if "maxLength" in schema:
         limits.append(f"of at most {schema['maxLength']:,} characters")
     return " ".join([kind, *limits])
+
+
+# -- models.md ---------------------------------------------------------------------------------------------------
+
+
+def models() -> str:
+    def listed(names: Iterable[str]) -> str:
+        return ", ".join(f"`{name}`" for name in names)
+
+    built_in = (
+        (f"`{one.name}`", f"`{one.package}=={one.version}`", f"{one.file_bytes / 1e6:.0f} MB", f"`{one.sha256}`")
+        for one in BUILT_IN.values()
+    )
+    gguf: Iterator[tuple[str, ...]] = iter(
+        [
+            ("architecture", listed(ARCHITECTURES)),
+            ("type of matrices", listed(MATRIX_TYPES)),
+            ("type of vectors", listed(VECTOR_TYPES)),
+            ("tokenizer model (`tokenizer.ggml.model`)", listed(TOKENIZER_MODELS)),
+            ("pre-tokenizer (`tokenizer.ggml.pre`)", listed(PRE_TOKENIZERS)),
+        ]
+    )
+    return "\n\n".join(
+        [
+            "# Supported models",
+            "Anything else is refused by name, before it is fetched or converted as far as that can be known.",
+            "## Built-in names",
+            table("name", "package", "file", "sha256 of the file", rows=built_in),
+            "## GGUF files",
+            "One file (not split), little-endian, versions 2 and 3.",
+            table("", "supported", rows=gguf),
+            "## OpenVINO IR folders and hub repositories",
+            f"Needed: {listed(REQUIRED)}. Read when there: {listed(f for f in FILES if f not in REQUIRED)}.",
+            IR_FACTS,
+        ]
+    )
 
 
 # -- metrics.md, errors.md, lifecycle.md -------------------------------------------------------------------------
@@ -194,6 +245,7 @@ PAGES: dict[str, Callable[[], str]] = {
     "cli.md": cli,
     "configuration.md": configuration,
     "http-api.md": http_api,
+    "models.md": models,
     "metrics.md": metrics,
     "errors.md": errors,
     "lifecycle.md": lifecycle,

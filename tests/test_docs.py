@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import ast
 import importlib.util
+import json
 import os
 import re
 import shutil
@@ -17,12 +18,16 @@ import tomllib
 from collections.abc import Iterator
 from pathlib import Path
 from types import ModuleType
+from typing import get_args
 
 import pytest
 
 from headway.cli.config import MODEL_KEY, SERVE_KEYS
 from headway.cli.config_file import read_config
+from headway.core.decisions import Kind
+from headway.engine.journal import VERSION
 from tests.cli.running import Server
+from tests.simulate.test_replay import busy_hour
 
 ROOT = Path(__file__).parents[1]
 PAGES = [ROOT / "README.md", ROOT / "benchmarks" / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
@@ -42,9 +47,13 @@ def examples(mark: str) -> list[object]:
 
 
 @pytest.fixture(scope="module")
-def server() -> Iterator[Server]:
-    with Server("--executor", "simulated", "--served-model-name", "smollm2-135m") as running:
-        yield running
+def url() -> Iterator[str]:
+    """Of a real server that somebody started for this, as `.ci/run` does, or of a simulated one."""
+    if given := os.environ.get("HEADWAY_EXAMPLES_URL"):
+        yield given
+        return
+    with Server("--executor", "simulated", "--served-model-name", "smollm2-135m") as server:
+        yield server.url
 
 
 def run(language: str, text: str, folder: Path) -> str:
@@ -60,9 +69,9 @@ def run(language: str, text: str, folder: Path) -> str:
 
 
 @pytest.mark.parametrize(("language", "text"), examples("run with a server"))
-def test_an_example_that_needs_a_server(server: Server, tmp_path: Path, language: str, text: str) -> None:
+def test_an_example_that_needs_a_server(url: str, tmp_path: Path, language: str, text: str) -> None:
     assert URL in text
-    said = run(language, text.replace(URL, server.url), tmp_path)
+    said = run(language, text.replace(URL, url), tmp_path)
     assert said.strip()
     assert '"error"' not in said
 
@@ -93,7 +102,7 @@ def generator() -> ModuleType:
 def test_the_reference_is_current() -> None:
     made = generator().pages()
     folder = ROOT / "docs" / "reference"
-    assert {path.name for path in folder.iterdir()} == set(made)
+    assert {path.name for path in folder.iterdir()} == {*made, "logs.md"}, "the logs are a test of their own"
     stale = [name for name, content in made.items() if (folder / name).read_text() != content]
     assert stale == [], "run `make docs`"
 
@@ -105,16 +114,83 @@ def test_links_lead_somewhere(page: Path) -> None:
     assert missing == []
 
 
-def test_the_life_of_a_request_names_functions_that_exist() -> None:
-    page = (ROOT / "docs" / "concepts" / "life-of-a-request.md").read_text()
-    named = re.findall(r"`(\w+/\w+\.py)` · `([\w.]+)`", page)
-    assert len(named) == 9, "eight steps, and the loop that turns them"
-    for file, name in named:
+def functions_named(page: Path) -> list[tuple[str, str]]:
+    """(file, dotted name) of every `file.py` · `name` on the page, each known to exist."""
+    found = re.findall(r"`(\w+/\w+\.py)`\s+·\s+`([\w.]+)`", page.read_text())
+    for file, name in found:
         scope: ast.AST = ast.parse((ROOT / "src" / "headway" / file).read_text())
         for part in name.split("."):
             inside = {node.name: node for node in ast.iter_child_nodes(scope) if hasattr(node, "name")}
-            assert part in inside, f"{file} has no {name}"
-            scope = inside[part]
+            constants = {
+                target.id: node
+                for node in ast.iter_child_nodes(scope)
+                if isinstance(node, ast.Assign)
+                for target in node.targets
+                if isinstance(target, ast.Name)
+            }
+            assert part in inside | constants, f"{file} has no {name}"
+            scope = (inside | constants)[part]
+    return found
+
+
+CONCEPTS = sorted((ROOT / "docs" / "concepts").glob("*.md"))
+
+
+@pytest.mark.parametrize("page", CONCEPTS, ids=lambda page: page.name)
+def test_concepts_name_functions_that_exist(page: Path) -> None:
+    named = functions_named(page)
+    if page.name == "life-of-a-request.md":
+        assert len(named) == 9, "eight steps, and the loop that turns them"
+    assert named or page.name == "dependencies.md", "an idea is somewhere in the code"
+
+
+# -- the logs ------------------------------------------------------------------------------------------------------
+
+
+LOGS = (ROOT / "docs" / "reference" / "logs.md").read_text()
+
+
+def table_under(heading: str) -> dict[str, str]:
+    """The tables of a section of the logs' page: the first cell of each row, without backticks, and the rest of it."""
+    section = LOGS.split(f"### {heading}\n")[1].split("\n#")[0]
+    return dict(re.findall(r"^\| `(\w+)` \|(.*)$", section, re.MULTILINE))
+
+
+def fields_in(cell: str) -> set[str]:
+    return set(re.findall(r"`(\w+)`", cell))
+
+
+async def test_the_logs_are_as_the_page_says(tmp_path: Path) -> None:
+    steps, decisions = tmp_path / "steps.jsonl", tmp_path / "decisions.jsonl"
+    await busy_hour(str(decisions), step_log=str(steps))
+    kinds: set[str] = set()
+    for line in map(json.loads, steps.read_text().splitlines()):
+        assert list(line) == list(table_under(f"`{line['kind']}`"))
+        kinds.add(line["kind"])
+    assert kinds == {"header", "step", "request"}
+
+    page = table_under("Decisions")
+    common = ["decision", "now_ns", "request", "why"]
+    numbers = {kind: fields_in(page[kind].split("|")[2]) for kind in get_args(Kind)}
+    assert set(page) == {*common, *numbers}
+    stimuli = {name: fields_in(rest.split("|")[0]) for name, rest in table_under("Stimuli").items()}
+    header, *lines = map(json.loads, decisions.read_text().splitlines())
+    assert list(header) == list(table_under("`header`"))
+    assert header["version"] == VERSION
+    assert f"version {VERSION} of both" in LOGS
+    for line in lines:
+        if "decision" in line:
+            assert list(line)[:4] == common
+            kind, given = line["decision"], set(line) - set(common)
+            assert given == numbers[kind] or (kind, given) == ("end", set())
+        else:
+            assert set(line) == {"stimulus", "now_ns", *stimuli[line["stimulus"]]}
+
+
+def test_every_stimulus_is_on_the_page() -> None:
+    engine = ROOT / "src" / "headway" / "engine"
+    source = (engine / "driver.py").read_text() + (engine / "journal.py").read_text()
+    assert set(re.findall(r'stimulus\("(\w+)"', source)) == set(table_under("Stimuli"))
 
 
 def test_every_dependency_has_a_reason_and_is_used() -> None:

@@ -11,32 +11,22 @@ import os
 from pathlib import Path
 
 from benchmarks import job
+from benchmarks.sides.make_hf_model import dequantise
 
 os.environ["HF_HUB_OFFLINE"] = "1"
 os.environ.setdefault("VLLM_CPU_KVCACHE_SPACE", str(job.KV_CACHE_GIB))
-
-
-def dequantise(gguf: Path, directory: Path) -> None:
-    import torch
-    from transformers import AutoModelForCausalLM, AutoTokenizer
-    from transformers.utils.quantization_config import GgufConfig
-
-    folder, name = str(gguf.parent), gguf.name
-    AutoTokenizer.from_pretrained(folder, gguf_file=name).save_pretrained(directory)
-    quantisation = GgufConfig(dequantize=True)
-    model = AutoModelForCausalLM.from_pretrained(
-        folder, gguf_file=name, dtype=torch.bfloat16, quantization_config=quantisation
-    )
-    model.save_pretrained(directory)
 
 
 def main() -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("--gguf", type=Path, required=True)
     parser.add_argument("--hf-model", type=Path, required=True)
+    parser.add_argument("--all-cores", action="store_true", help="keep no core for its scheduler, as it does by itself")
     arguments = parser.parse_args()
+    if arguments.all_cores:
+        os.environ["VLLM_CPU_NUM_OF_RESERVED_CPU"] = "0"
     if not (arguments.hf_model / "config.json").exists():
-        dequantise(arguments.gguf.absolute(), arguments.hf_model)
+        dequantise(arguments.gguf, arguments.hf_model)
 
     from vllm import LLM, SamplingParams
 

@@ -5,23 +5,51 @@
 
 from __future__ import annotations
 
+import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from headway.core.errors import (
+        ConfigError,
+        ContextLengthExceeded,
+        EngineFailed,
+        Expired,
+        HeadwayError,
+        InvalidRequest,
+        ModelError,
+        QueueFull,
+        Refused,
+    )
     from headway.core.request import SamplingParams
     from headway.engine import Delta, Engine, EngineConfig, Output
 
-__all__ = ["Delta", "Engine", "EngineConfig", "Output", "SamplingParams"]
+__all__ = [
+    "ConfigError",
+    "ContextLengthExceeded",
+    "Delta",
+    "Engine",
+    "EngineConfig",
+    "EngineFailed",
+    "Expired",
+    "HeadwayError",
+    "InvalidRequest",
+    "ModelError",
+    "Output",
+    "QueueFull",
+    "Refused",
+    "SamplingParams",
+]
+
+_HOMES = dict.fromkeys(("Delta", "Engine", "EngineConfig", "Output"), "headway.engine")
+_HOMES["SamplingParams"] = "headway.core.request"
+
+
+def __dir__() -> list[str]:
+    return __all__
 
 
 def __getattr__(name: str) -> Any:
     """Import on first use: `headway --help` must not load a runtime."""
     if name not in __all__:
         raise AttributeError(f"module 'headway' has no attribute {name!r}")
-    if name == "SamplingParams":
-        from headway.core.request import SamplingParams
-
-        return SamplingParams
-    import headway.engine
-
-    return getattr(headway.engine, name)
+    return getattr(importlib.import_module(_HOMES.get(name, "headway.core.errors")), name)

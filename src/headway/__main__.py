@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+import sys
+
 
 def main() -> None:
-    from headway.cli import run
+    try:
+        from headway.cli import run
 
-    run()
+        run()
+    except KeyboardInterrupt:  # while importing: `run` has its own answer
+        sys.exit(130)
 
 
 if __name__ == "__main__":

@@ -22,7 +22,8 @@ def test_a_port_in_use_is_told_before_the_model_is_loaded(taken_port: int, capsy
     """The model does not exist: had it been loaded first, that would be the complaint."""
     assert status(["serve", "/no/such/model.gguf", "--port", str(taken_port)]) == 2
     assert capsys.readouterr().err == (
-        f"headway: Port {taken_port} on 127.0.0.1 is in use. Choose another with --port; 0 takes a free one.\n"
+        f"headway: Port {taken_port} on 127.0.0.1 is in use. Choose another with --port; 0 takes a free one "
+        '(with make: ARGS="--port 9000").\n'
     )
 
 

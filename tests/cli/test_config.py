@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 import math
+import re
 import tomllib
 from pathlib import Path
 from typing import Any
@@ -12,10 +14,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from headway.cli import app, status
-from headway.cli.config import DEFAULT_MODEL, MODEL_KEY, SERVE_KEYS, Key, ServeConfig, serve_config
+from headway.cli.complaints import INSTEAD
+from headway.cli.config import MODEL_KEY, SERVE_KEYS, Key, ServeConfig, serve_config
 from headway.cli.config_file import read_config
 from headway.core.errors import ConfigError
 from headway.engine.config import EngineConfig, Setting
+from headway.models import DEFAULT_MODEL
 
 KNOWN = (MODEL_KEY, *SERVE_KEYS)
 
@@ -52,6 +56,14 @@ def test_a_file_fills_what_no_flag_gave(tmp_path: Path) -> None:
     assert settings.engine.max_num_seqs == 16, "flags win"
 
 
+def test_a_switch_is_true_or_false_in_a_file_and_has_two_flags(tmp_path: Path) -> None:
+    off = str(written(tmp_path, "pace = false\n"))
+    assert parse()[1].engine.pace
+    assert not parse("--no-pace")[1].engine.pace
+    assert not parse("--config", off)[1].engine.pace
+    assert parse("--config", off, "--pace")[1].engine.pace, "flags win"
+
+
 def test_the_positional_model_wins_over_the_file(tmp_path: Path) -> None:
     path = written(tmp_path, 'model = "other.gguf"\n')
     assert parse("mine.gguf", "--config", str(path))[0] == "mine.gguf"
@@ -59,7 +71,7 @@ def test_the_positional_model_wins_over_the_file(tmp_path: Path) -> None:
 
 def test_every_setting_is_both_a_flag_and_a_key(tmp_path: Path) -> None:
     """A file that says every default changes nothing; a key that had no flag would fail here."""
-    lines = [f"{key.name} = {key.default!r}" for key in KNOWN if key.default is not None]
+    lines = [f"{key.name} = {json.dumps(key.default)}" for key in KNOWN if key.default is not None]
     path = written(tmp_path, "\n".join(lines))
     assert len(tomllib.loads(path.read_text())) >= 15
     assert parse("--config", str(path)) == parse()
@@ -71,9 +83,9 @@ def test_every_setting_is_both_a_flag_and_a_key(tmp_path: Path) -> None:
         ("max-num-sequences = 4", "unknown key 'max-num-sequences'. Did you mean 'max-num-seqs'?"),
         ("max_num_seqs = 4", "unknown key 'max_num_seqs'. Did you mean 'max-num-seqs'?"),
         ("zzz = 4", "unknown key 'zzz'. `headway serve --help` lists the keys."),
-        ("[engine]\nport = 1", "unknown key 'engine'."),
+        ("[engine]\nport = 1", "[engine]: tables are not used here; write its keys at the top of the file."),
         ("port = '8000'", "port must be an integer, not '8000'."),
-        ("port = true", "port must be an integer, not True."),
+        ("port = true", "port must be an integer, not true."),
         ("port = 8000.0", "port must be an integer, not 8000.0."),
         ("port = 70000", "port must be between 0 and 65,535, not 70,000."),
         ("host = 1", "host must be a string, not 1."),
@@ -82,6 +94,12 @@ def test_every_setting_is_both_a_flag_and_a_key(tmp_path: Path) -> None:
         ("kv-cache-gib = nan", "kv-cache-gib must be a finite number, not nan."),
         ("queue-timeout = inf", "queue-timeout must be a finite number, not inf."),
         ("kv-cache-dtype = 'f16'", "kv-cache-dtype must be one of bf16, u8, f32, not 'f16'."),
+        ("kv-cache-dtype = 8", "kv-cache-dtype must be one of bf16, u8, f32, not 8."),
+        ("pace = 1", "pace must be true or false, not 1."),
+        ("pace = 'no'", "pace must be true or false, not 'no'."),
+        ("policy = 'vlm'", "policy must be one of headway, vllm, not 'vlm'."),
+        ("slo-itl = -0.1", "slo-itl must be between 0 and 3,600, not -0.1."),
+        ("step-log = false", "step-log must be a string, not false."),
         ("dtype = ['bf16']", "dtype must be one of bf16, f32, not ['bf16']."),
         ("port = ", "not valid TOML: "),
     ],
@@ -113,11 +131,21 @@ def test_a_file_that_is_not_text(tmp_path: Path) -> None:
     ("arguments", "expected"),
     [
         (["serve", "--port", "y"], '--port: unable to convert "y" into int'),
-        (["serve", "--port", "99999"], "It must be between 0 and 65,535, not 99,999."),
-        (["serve", "--kv-cache-gib", "nan"], "It must be a finite number, not nan."),
+        (["serve", "--port", "99999"], "It must be between 0 and 65,535."),
+        (["serve", "--kv-cache-gib", "nan"], "It must be a finite number."),
         (["serve", "--dtype", "fp16"], 'Choose from: "bf16", "f32".'),
+        (["serve", "--pace=maybe"], '--pace: unable to convert "maybe" into bool'),
+        (["serve", "--policy", "sglang"], 'Choose from: "headway", "vllm".'),
+        (["serve", "--kv-full", "drop"], 'Choose from: "preempt", "wait", "reject".'),
+        (["serve", "--long-prompt-slots", "0"], "It must be at least 1."),
         (["serve", "--prot", "1"], "Did you mean --port?"),
-        (["serve", "a", "b"], "b"),
+        (["serve", "a", "b"], "serve takes one argument, the model; this is too much: b\n"),
+        (["serve", "--model", "X"], "Unknown option: --model. The model is an argument: headway serve X\n"),
+        (["serve", "--model=X"], "The model is an argument: headway serve X\n"),
+        (["serve", "--port", "0", "--model"], "The model is an argument: headway serve MODEL\n"),
+        (["serve", "--tensor-parallel-size=2"], "Unknown option: --tensor-parallel-size. One model runs on the cores"),
+        (["serve", "--gpu-memory-utilization", "0.9"], "--kv-cache-gib says how much"),
+        (["generate", "hi", "there"], "generate takes one argument, the prompt, in quotes; this is too much: there\n"),
         (["serv"], "serv"),
         (["serve", "--max-num-seqs", "512"], "max_num_batched_tokens is 256 and must be at least 512"),
     ],
@@ -130,10 +158,27 @@ def test_a_mistake_in_the_flags(capsys: pytest.CaptureFixture[str], arguments: l
     assert "Traceback" not in complaint
 
 
+@pytest.mark.parametrize(
+    ("given", "expected"), [("bfloat16", ("bf16", "bf16")), ("float32", ("f32", "f32")), ("auto", ("bf16", None))]
+)
+def test_vllms_names_of_types(tmp_path: Path, given: str, expected: tuple[str, str | None]) -> None:
+    path = str(written(tmp_path, f"dtype = '{given}'\nkv-cache-dtype = '{given}'\n"))
+    for arguments in (["--dtype", given, "--kv-cache-dtype", given], ["--config", path]):
+        engine = parse(*arguments)[1].engine
+        assert (engine.dtype, engine.kv_cache_dtype) == expected
+
+
+def test_every_flag_said_to_exist_exists_and_every_other_does_not() -> None:
+    flags = {f"--{key.name}" for key in SERVE_KEYS}
+    assert not set(INSTEAD) & flags
+    named = {flag for hint in INSTEAD.values() for flag in re.findall(r"--[\w-]+", hint)}
+    assert named <= flags
+
+
 def test_u8_needs_room_for_an_aligned_chunk(tmp_path: Path) -> None:
     path = written(tmp_path, "max-num-seqs = 4\nmax-num-batched-tokens = 16\n")
     assert parse("--config", str(path))[1].engine.max_num_batched_tokens == 16
-    with pytest.raises(ConfigError, match="must be at least 32"):
+    with pytest.raises(ConfigError, match="must be at least 35"):
         parse("--config", str(path), "--kv-cache-dtype", "u8")
 
 

@@ -18,11 +18,16 @@ HALF = Progress("fetch", "a-model", 50, 100)
 
 
 @pytest.mark.model
-def test_it_says_where_the_model_is(capsys: pytest.CaptureFixture[str]) -> None:
+def test_it_says_how_to_serve_the_model(capsys: pytest.CaptureFixture[str]) -> None:
     assert status(["fetch"]) == 0
-    said = capsys.readouterr().out
-    assert said.startswith("smollm2-135m is ready in ")
-    assert (Path(said.strip().rpartition(" in ")[2]) / "openvino_model.xml").exists()
+    assert capsys.readouterr().out == "smollm2-135m is ready: headway serve smollm2-135m\n"
+
+
+@pytest.mark.model
+def test_scripts_are_told_where_the_model_is(capsys: pytest.CaptureFixture[str]) -> None:
+    assert status(["fetch", "--print-path"]) == 0
+    folder = Path(capsys.readouterr().out.removesuffix("\n"))
+    assert {"openvino_model.xml", "tokenizer.json"} <= {path.name for path in folder.iterdir()}
 
 
 def test_a_model_that_is_not_there(capsys: pytest.CaptureFixture[str]) -> None:
@@ -33,7 +38,7 @@ def test_a_model_that_is_not_there(capsys: pytest.CaptureFixture[str]) -> None:
 
 
 def test_elsewhere_than_on_a_terminal_a_stage_is_one_line(capsys: pytest.CaptureFixture[str]) -> None:
-    with progress.shown_progress() as report:
+    with progress.shown_progress("fetching") as report:
         report(HALF)
         report(Progress("fetch", "a-model", 100, 100))
         report(Progress("convert", "a-model"))
@@ -46,7 +51,7 @@ def test_on_a_terminal_there_is_a_bar_and_it_goes_away(
     monkeypatch.setattr(
         progress, "Console", lambda *, stderr: Console(stderr=stderr, force_terminal=True, width=100, color_system=None)
     )
-    with progress.shown_progress() as report:
+    with progress.shown_progress("fetching") as report:
         report(HALF)
     shown = capsys.readouterr().err
     assert "Fetching a-model" in shown
@@ -58,7 +63,7 @@ def test_interrupting_ends_the_process_at_once_and_gives_the_cursor_back() -> No
     code = (
         "import os, time, threading\n"
         "from headway.cli.progress import shown_progress\n"
-        "with shown_progress():\n"
+        "with shown_progress('fetching'):\n"
         "    threading.Thread(target=time.sleep, args=(60,)).start()\n"  # a download that cannot be cancelled
         "    os.write(1, b'ready\\n')\n"
         "    time.sleep(60)\n"
@@ -72,4 +77,5 @@ def test_interrupting_ends_the_process_at_once_and_gives_the_cursor_back() -> No
         process.send_signal(signal.SIGINT)
         _, shown = process.communicate(timeout=10)
     assert process.returncode == 130
+    assert shown.endswith(b"headway: stopped while fetching\n")
     assert shown.rindex(b"\x1b[?25h") > shown.rindex(b"\x1b[?25l")

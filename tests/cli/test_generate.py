@@ -46,10 +46,10 @@ def test_standard_input_that_is_no_text(capsys: pytest.CaptureFixture[str], monk
 @pytest.mark.parametrize(
     ("arguments", "code", "expected"),
     [
-        (["--max-tokens", "0"], 2, "It must be at least 1, not 0."),
-        (["--temperature", "-1"], 2, "It must be between 0 and 2, not -1.0."),
-        (["--temperature", "nan"], 2, "It must be a finite number, not nan."),
-        (["--top-p", "2"], 2, "It must be between 0 and 1, not 2.0."),
+        (["--max-tokens", "0"], 2, "It must be at least 1."),
+        (["--temperature", "-1"], 2, "It must be between 0 and 2."),
+        (["--temperature", "nan"], 2, "It must be a finite number."),
+        (["--top-p", "2"], 2, "It must be between 0 and 1."),
         (["--max-tokns", "2"], 2, "Unknown option: --max-tokns. Did you mean --max-tokens?"),
         (["--max-num-seqs", "2"], 2, "Unknown option: --max-num-seqs"),
         (["--max-tokens", "99999999"], 1, "maximum context length is"),

@@ -21,7 +21,8 @@ def headway(*arguments: str) -> subprocess.CompletedProcess[str]:
 
 
 @pytest.mark.parametrize(
-    "arguments", [[], ["--help"], ["serve", "--help"], ["generate", "--help"], ["fetch", "--help"]]
+    "arguments",
+    [[], ["--help"], ["help"], ["help", "serve"], ["serve", "--help"], ["generate", "--help"], ["fetch", "--help"]],
 )
 def test_help_answers(arguments: list[str], capsys: pytest.CaptureFixture[str]) -> None:
     assert status(arguments) == 0
@@ -34,8 +35,9 @@ def test_help_of_serve_lists_every_flag(capsys: pytest.CaptureFixture[str]) -> N
     assert [key.name for key in SERVE_KEYS if f"--{key.name} " not in shown] == []
 
 
-def test_version() -> None:
-    answer = headway("--version")
+@pytest.mark.parametrize("word", ["--version", "version"])
+def test_version(word: str) -> None:
+    answer = headway(word)
     assert answer.returncode == 0
     assert answer.stdout.split(".")[0].isdigit()
 

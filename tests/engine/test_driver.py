@@ -10,11 +10,21 @@ import time
 import pytest
 
 from headway.core.admission import NS_PER_S, AdmissionLimits
-from headway.core.errors import Draining, EngineFailed, Expired, HeadwayError, ModelError, QueueFull
-from headway.core.front import Front
+from headway.core.errors import (
+    Draining,
+    EngineFailed,
+    Expired,
+    HeadwayError,
+    InvalidRequest,
+    ModelError,
+    QueueFull,
+)
+from headway.core.front import Front, FrontLimits
 from headway.core.kv import KvPool
+from headway.core.limits import SchedulerLimits
+from headway.core.pace import StepTime, StepTimeModel
 from headway.core.request import Request, SamplingParams
-from headway.core.scheduler import Scheduler, SchedulerLimits
+from headway.core.scheduler import Scheduler
 from headway.core.step import Outcome, RowResult, Step
 from headway.engine.driver import Driver
 from headway.engine.snapshot import take_snapshot
@@ -35,6 +45,7 @@ class Executor:
         self.restarts = 0
         self.step_s = 0.0
         self.can_restart = True
+        self.lives = True
         self._inner = self._fresh()
 
     def _fresh(self) -> SimulatedExecutor:
@@ -50,9 +61,14 @@ class Executor:
 
     def restart(self) -> None:
         self.restarts += 1
+        self.lives = True
         if not self.can_restart:
             raise ModelError("it keeps crashing")
         self._inner = self._fresh()
+
+    @property
+    def alive(self) -> bool:
+        return self.lives
 
     def interrupt(self) -> None:
         self.fault = ExecutorLost("interrupted")
@@ -63,8 +79,9 @@ class Rig:
     def __init__(self, *, max_waiting: int = 100, max_num_seqs: int = 4, queue_timeout_s: float = 0.0) -> None:
         pool = KvPool(64, 32)
         limits = AdmissionLimits(2048, pool.capacity_tokens, max_waiting)
-        self.front = Front(limits, queue_timeout_ns=int(queue_timeout_s * NS_PER_S))
-        self.scheduler = Scheduler(SchedulerLimits(max_num_seqs, 64), pool, self.front.pull)
+        model = StepTimeModel(StepTime(1e6, 1e5, 1e5, 100, 10), frozen=True)
+        self.front = Front(limits, FrontLimits(int(queue_timeout_s * NS_PER_S)), model=model)
+        self.scheduler = Scheduler(SchedulerLimits(max_num_seqs, 64), pool, self.front.pull, model=model)
         self.executor = Executor()
         self.driver = Driver(self.front, self.scheduler, self.executor, TOKENIZER.stream)
         self.made = 0
@@ -80,7 +97,8 @@ class Rig:
         self.made += 1
         params = {"temperature": 0.0, "ignore_eos": True, **params}
         ids = TOKENIZER.encode(prompt)
-        return self.driver.submit(Request(f"r{self.made}", ids, max_tokens, params=SamplingParams(**params)))
+        request = Request(f"r{self.made}", ids, max_tokens, params=SamplingParams(**params))
+        return self.driver.submit_all([request])[0]
 
     async def until_ready(self) -> None:
         async with asyncio.timeout(5):
@@ -228,6 +246,120 @@ async def test_an_executor_that_cannot_come_back_fails_everybody_and_says_why():
             rig.submit()
         async with asyncio.timeout(5):
             await rig.driver.drain()  # nothing inside: it must not wait for ever
+        await rig.empty()
+
+
+async def test_leaving_frees_everything_with_the_very_next_commit():
+    async with Rig() as rig:
+        rig.executor.gate.clear()
+        streams = [rig.submit(max_tokens=50) for _ in range(3)]
+        await asyncio.sleep(0.05)
+        for stream in streams:
+            stream.close()
+        steps = rig.scheduler.counters.steps
+        rig.executor.gate.set()
+        while rig.scheduler.running:
+            await asyncio.sleep(0)
+        assert rig.scheduler.counters.steps == steps + 1
+        await rig.empty()
+
+
+async def test_a_call_of_several_requests_enters_whole_or_not_at_all():
+    async with Rig(max_waiting=3, max_num_seqs=1) as rig:
+        rig.executor.gate.clear()
+        held = rig.submit(max_tokens=3)
+        await asyncio.sleep(0.05)
+        group = [Request(f"g{i}", [300], 2, params=SamplingParams(temperature=0.0)) for i in range(3)]
+        first = rig.submit(max_tokens=3)
+        with pytest.raises(QueueFull):
+            rig.driver.submit_all(group)
+        assert rig.front.admission.requests == 2
+        with pytest.raises(InvalidRequest, match="at most 3") as caught:
+            rig.driver.submit_all([*group, Request("g3", [300], 2)])
+        assert caught.value.param == "n"
+        rig.executor.gate.set()
+        await asyncio.gather(read(held), read(first))
+        assert [len((await read(stream))[1]) > 0 for stream in rig.driver.submit_all(group)] == [True] * 3
+        await rig.empty()
+
+
+async def test_a_defect_while_telling_ends_hang_nobody(monkeypatch):
+    async with Rig() as rig:
+        streams = [rig.submit(max_tokens=2), rig.submit(max_tokens=2)]
+        broken = iter([True])
+
+        def flush(self):
+            if next(broken, False):
+                raise RuntimeError("a defect in flush")
+            return ""
+
+        monkeypatch.setattr("headway.executors.simulated_text.SimulatedDetokenizer.flush", flush)
+        for stream in streams:
+            with pytest.raises(EngineFailed):
+                async with asyncio.timeout(5):
+                    await read(stream)
+        await rig.empty()
+
+
+async def test_one_row_may_fail_alone():
+    async with Rig() as rig:
+        rig.executor.gate.clear()
+        good, bad = rig.submit(max_tokens=4), rig.submit(max_tokens=4)
+        run = rig.executor._inner.run
+        spoil = iter([True])
+
+        def spoiled(step: Step) -> Outcome:
+            outcome = run(step)
+            for result in outcome.results:
+                if result.seq == 2 and next(spoil, False):
+                    result.tokens, result.ended, result.failed = [], None, "its logits are not finite"
+            return outcome
+
+        rig.executor._inner.run = spoiled
+        rig.executor.gate.set()
+        with pytest.raises(EngineFailed, match="not finite"):
+            await read(bad)
+        assert (await read(good))[1][-1].usage.output_tokens == 4
+        assert rig.executor.restarts == 0
+        await rig.empty()
+
+
+async def test_an_executor_that_dies_idle_is_replaced_before_anybody_asks():
+    async with Rig() as rig:
+        rig.executor.lives = False
+        async with asyncio.timeout(5):
+            while not rig.executor.restarts:
+                await asyncio.sleep(0.02)
+        await rig.until_ready()
+        assert (await read(rig.submit()))[0]
+
+
+async def test_drain_lasts_through_a_restart():
+    async with Rig(max_num_seqs=1) as rig:
+        rig.executor.gate.clear()
+        running, waiting = rig.submit(), rig.submit()
+        await asyncio.sleep(0.05)
+        draining = asyncio.create_task(rig.driver.drain())
+        rig.executor.fault = ExecutorLost("gone")
+        rig.executor.gate.set()
+        with pytest.raises(EngineFailed):
+            await read(running)
+        assert (await read(waiting))[0]
+        async with asyncio.timeout(5):
+            await draining
+
+
+async def test_a_wait_expires_even_while_a_step_hangs():
+    async with Rig(max_num_seqs=1, queue_timeout_s=0.2) as rig:
+        rig.executor.gate.clear()
+        hung = rig.submit()
+        await asyncio.sleep(0.05)
+        waiting = rig.submit()
+        with pytest.raises(Expired):
+            async with asyncio.timeout(2):
+                await read(waiting)
+        rig.executor.gate.set()
+        await read(hung)
         await rig.empty()
 
 

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import os
 import signal
 
 import pytest
 
 from headway import Engine
-from headway.core.errors import ConfigError, EngineFailed, ModelError, QueueFull
+from headway.core.errors import ConfigError, EngineFailed, InvalidRequest, ModelError, QueueFull
 from headway.core.request import SamplingParams
 from headway.engine.config import EngineConfig, engine_config
 
@@ -121,7 +122,7 @@ def test_generate_outside_with_says_what_to_do():
         ({"kv_cache_gib": -1}, "kv_cache_gib must be"),
         ({"dtype": "f16"}, "dtype must be one of bf16, f32"),
         ({"max_num_seqs": 300, "max_num_batched_tokens": 256}, "must be at least 300"),
-        ({"max_num_seqs": 8, "max_num_batched_tokens": 16, "kv_cache_dtype": "u8"}, "at least 32"),
+        ({"max_num_seqs": 8, "max_num_batched_tokens": 16, "kv_cache_dtype": "u8"}, "at least 39"),
         ({"step_timeout": 0}, "step_timeout must be at least 1"),
         ({"queue_timeout": float("inf")}, "queue_timeout must be at least 0, not inf"),
     ],
@@ -134,3 +135,86 @@ def test_a_bad_setting_is_named_with_its_limit(settings, words):
 def test_a_config_and_keywords_exclude_each_other():
     with pytest.raises(ConfigError, match="not both"):
         Engine("x", EngineConfig(), max_num_seqs=2)
+
+
+def test_equal_prompts_get_different_answers_that_can_be_repeated():
+    sampled = SamplingParams(temperature=1.0, ignore_eos=True, seed=5)
+    with Engine(executor="simulated") as engine:
+        first = [output.tokens for output in engine.generate(["the sea"] * 3, max_tokens=6, params=sampled)]
+        again = [output.tokens for output in engine.generate(["the sea"] * 3, max_tokens=6, params=sampled)]
+    assert first == again
+    assert len({tuple(tokens) for tokens in first}) == 3
+
+
+def test_static_batches_answer_everybody():
+    with Engine(executor="simulated", batching="static", max_num_seqs=4) as engine:
+        outputs = engine.generate(["word " * (1 + i % 5) for i in range(10)], max_tokens=5, params=ENDLESS)
+        assert [output.usage.output_tokens for output in outputs] == [5] * 10
+        assert engine.snapshot().requests == 0
+
+
+def test_limits_change_while_serving_and_nothing_else_does():
+    with Engine(executor="simulated", max_num_seqs=4) as engine:
+        engine.reconfigure(max_num_seqs=2, slo_itl=0.5)
+        outputs = engine.generate(["word"] * 6, max_tokens=3, params=ENDLESS)
+        assert len(outputs) == 6
+        assert engine.snapshot().max_num_seqs == 2
+        assert engine.default_slo.itl_ns == 500_000_000
+        with pytest.raises(ConfigError, match="cannot be changed while serving"):
+            engine.reconfigure(dtype="f32")
+        with pytest.raises(ConfigError, match="must be"):
+            engine.reconfigure(max_num_seqs=0)
+        assert engine.snapshot().max_num_seqs == 2
+
+
+def test_both_logs_are_written_with_a_header_and_every_step(tmp_path):
+    steps, decisions = tmp_path / "steps.jsonl", tmp_path / "decisions.jsonl"
+    with Engine(executor="simulated", step_log=str(steps), decision_log=str(decisions)) as engine:
+        engine.generate(["the sea", "the land"], max_tokens=4, params=ENDLESS)
+        total = engine.snapshot().steps_total
+    lines = [json.loads(line) for line in steps.read_text().splitlines()]
+    assert (lines[0]["kind"], lines[0]["log"], lines[0]["version"]) == ("header", "step", 1)
+    assert sum(line["kind"] == "step" for line in lines) == total
+    requests = [line for line in lines if line["kind"] == "request"]
+    assert [line["end"] for line in requests] == ["length", "length"]
+    for line in requests:
+        assert line["queue_s"] + line["prefill_s"] + line["decode_s"] == pytest.approx(line["e2e_s"])
+    kinds = [
+        line.get("decision") or line.get("stimulus") for line in map(json.loads, decisions.read_text().splitlines())
+    ]
+    for kind, times in {"submit": 4, "start": 2, "settle": 2, "end": 2, "commit": total}.items():
+        assert kinds.count(kind) == times, kind
+
+
+def test_a_log_that_cannot_be_written_is_an_error_at_start(tmp_path):
+    with (
+        pytest.raises(ConfigError, match="step log"),
+        Engine(executor="simulated", step_log=str(tmp_path / "no" / "x")),
+    ):
+        pass
+
+
+def test_what_people_write_is_understood():
+    with Engine(executor="simulated") as engine:
+        assert len(engine.generate("one prompt", max_tokens=2)) == 1
+        assert len(engine.generate([300, 301, 302], max_tokens=2)) == 1
+        assert SamplingParams(stop="end").stop == ("end",)
+        assert SamplingParams(logit_bias={5: 1.0}).logit_bias == ((5, 1.0),)
+
+
+@pytest.mark.parametrize(
+    "bad", [{"temperature": -1}, {"top_p": 5}, {"top_p": float("nan")}, {"repetition_penalty": 1e-45}]
+)
+def test_sampling_that_cannot_be_is_refused_by_name(bad):
+    with pytest.raises(InvalidRequest, match=next(iter(bad))):
+        SamplingParams(**bad)
+
+
+def test_one_bad_prompt_costs_only_the_call_it_is_in():
+    with Engine(executor="simulated") as engine:
+        with pytest.raises(InvalidRequest, match=r"prompt\[0\] is 99999999"):
+            engine.generate(["a good one", [99_999_999]], max_tokens=4)
+        with pytest.raises(InvalidRequest, match="max_tokens is 0"):
+            engine.generate(["x"], max_tokens=0)
+        assert engine.ready
+        assert len(engine.generate(["a good one"] * 1100, max_tokens=1, params=ENDLESS)) == 1100

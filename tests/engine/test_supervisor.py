@@ -10,7 +10,7 @@ from functools import partial
 
 import pytest
 
-from headway.core.errors import ModelError
+from headway.core.errors import ConfigError, ModelError
 from headway.core.request import SamplingParams
 from headway.core.step import Begin, Row, Step
 from headway.engine.supervisor import CRASH_LIMIT, ExecutorLost, SupervisedExecutor
@@ -90,9 +90,36 @@ def test_ctrl_c_for_the_whole_process_group_leaves_the_child_to_its_parent(execu
 
 def test_a_child_that_cannot_start_says_why():
     bad = SupervisedExecutor(partial(SimulatedExecutor, SimulatedConfig(num_blocks=0)))
-    with pytest.raises(ModelError, match="num_blocks"):
+    with pytest.raises(ConfigError, match="num_blocks"):
         bad.start()
     assert bad.pid is None
+
+
+def test_losses_far_apart_are_a_loop_too_when_no_step_succeeds_between(executor, monkeypatch):
+    monkeypatch.setattr("headway.engine.supervisor.CRASH_WINDOW_S", -1.0)
+    executor.restart()
+    executor.restart()
+    with pytest.raises(ModelError, match="in a row"):
+        executor.restart()
+
+
+def test_a_successful_step_between_losses_ends_the_row(executor, monkeypatch):
+    monkeypatch.setattr("headway.engine.supervisor.CRASH_WINDOW_S", -1.0)
+    for _ in range(CRASH_LIMIT + 1):
+        executor.restart()
+        assert executor.run(first_step()).results
+
+
+def test_a_child_that_stops_reading_is_caught_while_it_is_written_to():
+    stopped = SupervisedExecutor(FAST, step_timeout_s=0.5)
+    stopped.start()
+    assert stopped.pid is not None
+    os.kill(stopped.pid, signal.SIGSTOP)
+    step = first_step()
+    step.dropped = list(range(2_000_000))  # more than a socket buffers
+    with pytest.raises(ExecutorLost, match="did not compute step 1 within"):
+        stopped.run(step)
+    stopped.close()
 
 
 def test_a_crash_loop_stays_down_and_says_so(executor):

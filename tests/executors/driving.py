@@ -7,6 +7,7 @@ import random
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
 
+from headway.core.pace import chunk_attention
 from headway.core.request import Reason, SamplingParams
 from headway.core.step import Begin, Row, RowResult, Step
 from headway.executors.executor import Executor
@@ -103,6 +104,7 @@ def step_of(rows: list[Row], step_id: int = 0, pad_tokens: int = 0, dropped: Seq
         prefill_tokens=sum(len(row.tokens) for row in rows) - len(decodes),
         decode_tokens=len(decodes),
         context_tokens=sum(row.start for row in decodes),
+        attention_tokens=sum(chunk_attention(row.start, len(row.tokens)) for row in rows if len(row.tokens) > 1),
         dropped=list(dropped),
         pad_tokens=pad_tokens,
     )

@@ -17,6 +17,7 @@ import pytest
 from headway.core.errors import ConfigError, EngineFailed, ModelError
 from headway.core.request import SamplingParams
 from headway.core.step import Step
+from headway.executors import openvino
 from headway.executors.openvino import OpenVinoExecutor
 from headway.executors.paged_graph import load_paged_graph
 from headway.models import Model, Tokenizer
@@ -120,13 +121,13 @@ def test_reduced_precision_only_swaps_near_ties(model: Model, prompts: list[list
 
 
 def test_memory_is_reserved_and_not_touched_and_closed_is_closed(model: Model):
-    executor = OpenVinoExecutor(model, kv_cache_bytes=16 << 30)
+    executor = OpenVinoExecutor(model, kv_cache_bytes=8 << 30)
     last = executor.info.num_blocks - 1
-    assert last > (16 << 30) // (executor.info.kv_bytes_per_token * executor.info.block_size) - 2
+    assert last > (8 << 30) // (executor.info.kv_bytes_per_token * executor.info.block_size) - 2
     executor.run(step_of([one_row([5, 6, 7], blocks=[last])]))
     statm = Path("/proc/self/statm")
     if statm.exists():  # resident pages, on Linux
-        assert int(statm.read_text().split()[1]) * 4096 < 8 << 30
+        assert int(statm.read_text().split()[1]) * 4096 < 4 << 30
     executor.close()
     executor.close()
     with pytest.raises(EngineFailed, match="closed"):
@@ -138,12 +139,21 @@ def test_memory_is_reserved_and_not_touched_and_closed_is_closed(model: Model):
     [
         ({"kv_cache_bytes": 1000}, "hold no block of 32 tokens"),
         ({"dtype": "f32", "kv_cache_dtype": "bf16"}, "f32 with bf16 KV"),
-        ({"device": "NOPE"}, "on NOPE"),
+        ({"device": "NOPE"}, "--device NOPE is not available here; available: .*CPU"),
+        ({"kv_cache_bytes": 4000 << 30}, r"needs 4,000\.0 GiB of memory, and .* Lower --kv-cache-gib"),
     ],
 )
 def test_impossible_settings(model: Model, changes: dict[str, Any], message: str):
     with pytest.raises(ConfigError, match=message):
         OpenVinoExecutor(model, **{"kv_cache_bytes": KV_BYTES, **changes})
+
+
+def test_memory_that_the_system_does_not_give(model: Model, monkeypatch: pytest.MonkeyPatch):
+    """Where nobody tells what is available, or more is promised than there is."""
+    monkeypatch.setattr(openvino, "available_bytes", lambda: None)
+    with pytest.raises(ConfigError, match="the system does not give so much") as caught:
+        OpenVinoExecutor(model, kv_cache_bytes=1 << 60)
+    assert caught.value.param == "kv_cache_gib"
 
 
 def test_what_is_no_language_model(tmp_path: Path, model: Model):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from dataclasses import replace
 
 import pytest
 from hypothesis import given
@@ -53,7 +54,9 @@ def test_the_block_that_is_read_decides():
     row = prefilled(executor, PROMPT, [7, 8, 9])
     for wrong in ([7, 8, 6], [7, 8, 50]):  # another sequence's block, an empty one
         row.blocks = wrong
-        assert executor._read(row) != executor._read(Row(row.seq, 70, row.tokens, [7, 8, 9], samples=True))
+        kv = executor._kv
+        assert kv is not None
+        assert kv.before(row) != kv.before(Row(row.seq, 70, row.tokens, [7, 8, 9], samples=True))
     row.blocks = [7, 8, 6]
     assert decoded(executor, row) != right
 
@@ -91,7 +94,8 @@ def test_an_audit_names_a_lost_block_that_the_tail_does_not_show():
 def test_an_audit_finds_one_foreign_token_inside_a_block():
     executor = virtual(audit=True)
     row = prefilled(executor, PROMPT, [1, 2, 3])
-    executor._hashes[1 * 32 + 5] ^= 1
+    assert executor._kv is not None
+    executor._kv._hashes[1 * 32 + 5] ^= 1
     with pytest.raises(EngineFailed, match="position 5, in block 1"):
         decoded(executor, row)
 
@@ -150,6 +154,99 @@ def test_the_sleeping_clock_lasts():
 def test_impossible_configurations(changes: dict[str, object]):
     with pytest.raises(ConfigError):
         virtual(**changes)
+
+
+# -- repeated steps ----------------------------------------------------------------------------------------------
+
+
+def decoding(executor: SimulatedExecutor, sequences: int, max_tokens: int) -> list[Row]:
+    """Rows of the first decode of `sequences` prompts, with blocks for 28 tokens more."""
+    rows = [one_row([300 + i, *PROMPT[1:]], blocks=[4 * i, 4 * i + 1, 4 * i + 2, 4 * i + 3]) for i in range(sequences)]
+    for row in rows:
+        assert row.begin is not None
+        row.begin = replace(row.begin, max_tokens=max_tokens)
+    results = executor.run(step_of(rows)).results
+    return [Row(row.seq, 70, result.tokens, row.blocks, True) for row, result in zip(rows, results, strict=True)]
+
+
+def repeated(rows: list[Row], times: int) -> Step:
+    return replace(step_of(rows), repeat=times)
+
+
+@given(
+    repeat=st.integers(1, 28),
+    sequences=st.integers(1, 4),
+    max_tokens=st.integers(2, 40),
+    mean_output_tokens=st.sampled_from([3.0, 1e9]),
+    keeps_kv=st.booleans(),
+)
+def test_a_repeated_step_is_as_many_single_ones(repeat, sequences, max_tokens, mean_output_tokens, keeps_kv):
+    changes = {"keeps_kv": keeps_kv, "audit": keeps_kv, "mean_output_tokens": mean_output_tokens}
+    together, single = virtual(**changes), virtual(**changes)
+    rows = decoding(together, sequences, max_tokens)
+    alone = decoding(single, sequences, max_tokens)
+    outcome = together.run(repeated(rows, repeat))
+    steps = len(outcome.results[0].tokens)
+    assert {len(result.tokens) for result in outcome.results} == {steps}
+    assert 1 <= steps <= repeat
+    cost, total_ns = StepCost(), 0
+    for done in range(steps):
+        step = step_of(alone)
+        total_ns += cost.of(step)
+        results = single.run(step).results
+        assert [r.tokens[0] for r in results] == [r.tokens[done] for r in outcome.results]
+        ended = any(result.ended for result in results)
+        assert ended is (done == steps - 1 and any(result.ended for result in outcome.results))
+        alone = [
+            Row(row.seq, row.start + 1, result.tokens, row.blocks, True)
+            for row, result in zip(alone, results, strict=True)
+        ]
+    assert steps == repeat or ended
+    assert [r.ended for r in results] == [r.ended for r in outcome.results]
+    assert cost.of_repeat(repeated(rows, repeat), steps) == total_ns
+    assert cost.of_decode(sequences, 70 * sequences, steps) == total_ns
+    assert outcome.seconds == total_ns / 1e9
+
+
+def test_only_decode_can_be_repeated():
+    with pytest.raises(EngineFailed, match="repeats prefill"):
+        virtual().run(repeated([one_row(PROMPT, blocks=range(9))], 2))
+
+
+def test_a_repeated_step_needs_blocks_for_all_of_it():
+    executor = virtual()
+    rows = decoding(executor, 1, 100)
+    with pytest.raises(EngineFailed, match="59 tokens from position 70 do not fit 4 blocks"):
+        executor.run(repeated(rows, 59))
+    assert len(virtual_decode(58)) == 58
+
+
+def virtual_decode(times: int) -> list[int]:
+    executor = virtual()
+    return executor.run(repeated(decoding(executor, 1, 100), times)).results[0].tokens
+
+
+@pytest.mark.parametrize("keeps_kv", [True, False])
+@pytest.mark.parametrize(("length", "reason"), [(1, "stop"), (7, "stop"), (10, "stop"), (11, "length")])
+def test_an_output_ends_where_the_world_says_and_nowhere_else(keeps_kv: bool, length: int, reason: str):
+    executor = virtual(keeps_kv=keeps_kv, mean_output_tokens=2.0)
+    row = one_row(PROMPT, blocks=range(9), params=SamplingParams(), max_tokens=10)
+    executor.end_after(row.seq, length)
+    [result] = executor.run(step_of([row])).results
+    tokens = list(result.tokens)
+    while result.ended is None:
+        row = Row(row.seq, len(PROMPT) + len(tokens) - 1, result.tokens[-1:], row.blocks, samples=True)
+        [result] = executor.run(step_of([row])).results
+        tokens += result.tokens
+    assert (len(tokens), result.ended.value) == (min(length, 10), reason)
+    assert tokens.index(EOS) == len(tokens) - 1 if reason == "stop" else EOS not in tokens
+
+
+def test_a_model_believes_what_the_executor_states():
+    executor = virtual()
+    step = step_of([one_row(PROMPT, blocks=range(9))])
+    assert executor.info.step_time is not None
+    assert executor.info.step_time.predict_ns(step.shape) == StepCost().of(step)
 
 
 def test_closed_is_closed():

@@ -4,17 +4,22 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
+from typing import Any
 
 from headway.core.admission import AdmissionLimits
-from headway.core.front import Front
+from headway.core.front import Front, FrontLimits
 from headway.core.kv import KvPool
-from headway.core.request import Reason
-from headway.core.scheduler import Scheduler, SchedulerLimits
+from headway.core.limits import SchedulerLimits
+from headway.core.pace import StepTime, StepTimeModel
+from headway.core.request import Reason, Slo
+from headway.core.scheduler import Scheduler
 from headway.core.step import Outcome, RowResult, Step, TokenLogprob
+from headway.engine.config import EngineConfig, engine_config
 from headway.engine.driver import DrivenExecutor, Driver
-from headway.engine.snapshot import Snapshot, take_snapshot
+from headway.engine.snapshot import take_snapshot
 from headway.executors.simulated import SimulatedConfig, SimulatedExecutor
 from headway.executors.simulated_text import CHAT_TEMPLATE, EOS, SimulatedTokenizer
+from headway.metrics.snapshot import Snapshot
 from headway.models import ChatTemplate
 from tests.gateway.fake import FakeModel
 
@@ -24,6 +29,8 @@ class Instant(SimulatedExecutor):
 
     def __init__(self) -> None:
         super().__init__(SimulatedConfig(clock="virtual", mean_output_tokens=8.0))
+
+    alive = True
 
     def restart(self) -> None: ...
     def interrupt(self) -> None: ...
@@ -55,6 +62,8 @@ class Scripted:
                 results.append(RowResult(row.seq, [token], ended, logprobs))
         return Outcome(step.id, results)
 
+    alive = True
+
     def restart(self) -> None: ...
     def interrupt(self) -> None: ...
 
@@ -68,21 +77,33 @@ class DrivenBackend:
         self.chat_template = ChatTemplate(CHAT_TEMPLATE, {})
         self.max_model_len = max_model_len
         pool = KvPool(2048, 32)
-        front = Front(AdmissionLimits(max_model_len, 2048 * 32, max_waiting))
-        scheduler = Scheduler(SchedulerLimits(64, 256), pool, front.pull)
+        model = StepTimeModel(StepTime(1e6, 1e5, 1e5, 100, 10), frozen=True)
+        front = Front(AdmissionLimits(max_model_len, 2048 * 32, max_waiting), FrontLimits(), model=model)
+        scheduler = Scheduler(SchedulerLimits(64, 256), pool, front.pull, model=model)
         self.driver = Driver(front, scheduler, executor, self.tokenizer.stream)
-        self.submit = self.driver.submit
+        self.submit_all = self.driver.submit_all
+
+    @property
+    def default_slo(self) -> Slo:
+        return Slo()
+
+    @property
+    def config(self) -> EngineConfig:
+        return EngineConfig()
+
+    def reconfigure(self, **changes: Any) -> EngineConfig:
+        return engine_config(**changes)
 
     def check_door(self) -> None:
         self.driver.check_door()
 
     @property
-    def ready(self) -> bool:
-        return self.driver.ready
+    def not_ready_reason(self) -> str:
+        return self.driver.front.not_ready_reason
 
     @property
-    def not_ready_reason(self) -> str:
-        return self.driver.not_ready_reason
+    def dead(self) -> bool:
+        return self.driver.dead
 
     def snapshot(self) -> Snapshot:
         return take_snapshot(self.driver)

@@ -10,32 +10,26 @@ from typing import Any
 
 import aiohttp
 
+from headway.cli.address import bound_socket, url_of
 from headway.core.errors import Draining, HeadwayError
-from headway.core.request import Request, Times, Usage
+from headway.core.request import Request, Slo, Times, Usage
 from headway.core.step import TokenLogprob
+from headway.engine.config import EngineConfig, engine_config
+from headway.engine.stream import Delta
 from headway.executors.simulated_text import CHAT_TEMPLATE, SimulatedTokenizer
 from headway.gateway import Backend, GatewayConfig, create_app, listening
+from headway.metrics.snapshot import Snapshot
 from headway.models import ChatTemplate
 from headway.wire.sse import EventParser
 
 MS = 1_000_000
 
 
-@dataclass
-class FakeDelta:
-    text: str
-    tokens: Sequence[int]
-    logprobs: Sequence[TokenLogprob] | None = None
-    finish_reason: str | None = None
-    usage: Usage | None = None
-    times: Times | None = None
-
-
 # What a stream does: yield a delta, raise an error, or wait for an event.
-Script = Iterable[FakeDelta | Exception | asyncio.Event]
+Script = Iterable[Delta | Exception | asyncio.Event]
 
 
-def says(request: Request, *texts: str, reason: str = "stop") -> list[FakeDelta]:
+def says(request: Request, *texts: str, reason: str = "stop") -> list[Delta]:
     """A good output of one token per text, one delta each; the last delta carries what ends it."""
     vocabulary = SimulatedTokenizer()
     deltas = []
@@ -45,7 +39,7 @@ def says(request: Request, *texts: str, reason: str = "stop") -> list[FakeDelta]
         if request.params.logprobs is not None:
             top = tuple((other, -1.0 - other) for other in range(65, 65 + request.params.logprobs))
             logprobs = [TokenLogprob(token, -0.5, top)]
-        deltas.append(FakeDelta(text, [token], logprobs))
+        deltas.append(Delta(text, [token], logprobs))
     deltas[-1].finish_reason = reason
     deltas[-1].usage = Usage(request.prompt_tokens, len(texts), cached_tokens=1)
     deltas[-1].times = Times(arrival_ns=1, started_ns=1 + 2 * MS, first_token_ns=1 + 5 * MS, ended_ns=1 + 9 * MS)
@@ -63,13 +57,13 @@ class FakeStream:
         self.over = False
         self._deltas = self._play(script)
 
-    def __aiter__(self) -> AsyncIterator[FakeDelta]:
+    def __aiter__(self) -> AsyncIterator[Delta]:
         return self._deltas
 
     def close(self) -> None:
         self.closed += 1
 
-    async def _play(self, script: Script) -> AsyncIterator[FakeDelta]:
+    async def _play(self, script: Script) -> AsyncIterator[Delta]:
         for part in script:
             if isinstance(part, Exception):
                 raise part
@@ -80,33 +74,47 @@ class FakeStream:
         self.over = True
 
 
-@dataclass
-class FakeSnapshot:
-    requests: int = 3
-    waiting: int = 1
-    waiting_tokens: int = 10
-    running: int = 2
-    preempted: int = 0
-    step_tokens: int = 34
-    kv_tokens: int = 500
-    kv_blocks_used: int = 16
-    kv_blocks_total: int = 64
-    max_num_seqs: int = 8
-    max_num_batched_tokens: int = 128
-    prefill_tokens_total: int = 1000
-    decode_tokens_total: int = 200
-    prefill_seconds_total: float = 1.5
-    decode_seconds_total: float = 2.5
-    steps_total: int = 90
-    preemptions_total: int = 4
-    recomputed_tokens_total: int = 40
-    ended_total: dict[str, int] = field(default_factory=lambda: {"stop": 5, "cancelled": 1})
-    refused_total: dict[str, int] = field(default_factory=lambda: {"queue_full": 7})
+SNAPSHOT = Snapshot(
+    requests=3,
+    waiting=1,
+    waiting_tokens=10,
+    running=2,
+    preempted=0,
+    step_tokens=34,
+    kv_tokens=500,
+    kv_blocks_used=16,
+    kv_blocks_total=64,
+    max_num_seqs=8,
+    max_num_batched_tokens=128,
+    prefill_tokens_total=1000,
+    decode_tokens_total=200,
+    prefill_seconds_total=1.5,
+    decode_seconds_total=2.5,
+    steps_total=90,
+    preemptions_total=4,
+    recomputed_tokens_total=40,
+    kv_blocks_cached=20,
+    kv_blocks_set_aside=3,
+    kv_reserved_bytes=1 << 20,
+    memory_bytes=5 << 20,
+    waiting_by_lane={"short": 1, "long-prompt": 0},
+    pad_tokens_total=11,
+    evictions_total=12,
+    relegations_total=13,
+    prefix_lookup_tokens_total=800,
+    prefix_hit_tokens_total=320,
+    step_predicted_seconds_total=3.5,
+    step_real_seconds_total=4.0,
+    step_error_seconds_total=0.75,
+    ended_total={"stop": 5, "cancelled": 1},
+    refused_total={"queue_full": 7},
+)
 
 
 @dataclass
 class FakeModel:
     name: str = "fake"
+    sampling_defaults: dict[str, float] = field(default_factory=dict)
 
 
 class FakeBackend:
@@ -120,30 +128,38 @@ class FakeBackend:
         self.chat_template = ChatTemplate(CHAT_TEMPLATE, {})
         self.max_model_len = max_model_len
         self.not_ready_reason = ""
+        self.dead = False
         self.streams: list[FakeStream] = []
-
-    def check_door(self) -> None:
-        if not self.ready:
-            raise Draining(self.not_ready_reason, retry_after_s=5.0)
+        self.slo = Slo()
+        self.config = EngineConfig()
 
     @property
-    def ready(self) -> bool:
-        return not self.not_ready_reason
+    def default_slo(self) -> Slo:
+        return self.slo
+
+    def reconfigure(self, **changes: Any) -> EngineConfig:
+        self.config = engine_config(**changes)
+        return self.config
+
+    def check_door(self) -> None:
+        if self.not_ready_reason:
+            raise Draining(self.not_ready_reason, retry_after_s=5.0)
 
     @property
     def requests(self) -> list[Request]:
         return [stream.request for stream in self.streams]
 
-    def submit(self, request: Request) -> FakeStream:
-        error = self.refuse(request)
-        if error is not None:
-            raise error
-        stream = FakeStream(request, self.script(request))
-        self.streams.append(stream)
-        return stream
+    def submit_all(self, requests: Sequence[Request]) -> list[FakeStream]:
+        for request in requests:
+            error = self.refuse(request)
+            if error is not None:
+                raise error
+        streams = [FakeStream(request, self.script(request)) for request in requests]
+        self.streams += streams
+        return streams
 
-    def snapshot(self) -> FakeSnapshot:
-        return FakeSnapshot()
+    def snapshot(self) -> Snapshot:
+        return SNAPSHOT
 
     @property
     def all_closed(self) -> bool:
@@ -181,11 +197,12 @@ class Client:
 @asynccontextmanager
 async def serving(backend: Backend, **config: Any) -> AsyncIterator[Client]:
     """A real server with a real socket over `backend`."""
-    async with (
-        listening(create_app(backend, GatewayConfig(**config))) as url,
-        aiohttp.ClientSession(base_url=url) as session,
-    ):
-        yield Client(session, url)
+    with bound_socket("127.0.0.1", 0) as sock:
+        async with (
+            listening(create_app(backend, GatewayConfig(**config)), sock),
+            aiohttp.ClientSession(base_url=url_of(sock)) as session,
+        ):
+            yield Client(session, url_of(sock))
 
 
 async def until(condition: Callable[[], bool], timeout_s: float = 5.0) -> None:

@@ -9,7 +9,8 @@ from typing import Any
 import pytest
 
 from headway.core.request import Request
-from tests.gateway.fake import FakeBackend, FakeDelta, says, serving
+from headway.engine.stream import Delta
+from tests.gateway.fake import FakeBackend, says, serving
 
 CHAT = "/v1/chat/completions"
 HELLO: dict[str, Any] = {"messages": [{"role": "user", "content": "hello"}]}
@@ -47,7 +48,28 @@ async def test_a_whole_answer() -> None:
     assert backend.all_closed
     parts = dict(part.split(";dur=") for part in headers["server-timing"].split(", "))
     assert (parts["queue"], parts["prefill"], parts["decode"]) == ("2.00", "3.00", "4.00")
+    assert list(parts) == ["network", "tokenise", "queue", "prefill", "decode", "gateway", "total"]
     assert float(parts["tokenise"]) > 0
+
+
+@pytest.mark.parametrize("generation_config", ["auto", "none"])
+async def test_what_the_model_recommends_fills_what_is_left_out(generation_config: str) -> None:
+    backend = FakeBackend()
+    backend.model.sampling_defaults = {"temperature": 0.2, "top_p": 0.9}
+    async with serving(backend, generation_config=generation_config) as client:
+        await client.post(CHAT, HELLO)
+        await client.post("/v1/completions", {"prompt": "x", "temperature": 0.5})
+        _, models = await client.get("/v1/models")
+    told = [(request.params.temperature, request.params.top_p) for request in backend.requests]
+    auto = generation_config == "auto"
+    assert told == ([(0.2, 0.9), (0.5, 0.9)] if auto else [(1, 1), (0.5, 1)])
+    assert models["data"][0]["sampling_defaults"] == {
+        "temperature": 0.2 if auto else 1,
+        "top_p": 0.9 if auto else 1,
+        "top_k": 0,
+        "min_p": 0,
+        "repetition_penalty": 1,
+    }
 
 
 async def test_a_stream() -> None:
@@ -79,7 +101,7 @@ async def test_usage_in_a_stream() -> None:
 async def test_samples(stream: bool) -> None:
     """Each has its own index, id and seed; the prompt is counted once."""
 
-    def script(request: Request) -> list[FakeDelta]:
+    def script(request: Request) -> list[Delta]:
         k = request.id.rsplit("-", 1)[1]
         return says(request, f" {k}", " end")
 
@@ -137,7 +159,7 @@ async def test_logprobs() -> None:
 
 
 async def test_a_logprob_json_cannot_hold() -> None:
-    def script(request: Request) -> list[FakeDelta]:
+    def script(request: Request) -> list[Delta]:
         deltas = says(request, " good")
         assert deltas[0].logprobs is not None
         deltas[0].logprobs = [type(deltas[0].logprobs[0])(5, float("-inf"), ())]
@@ -205,3 +227,5 @@ async def test_ids_and_traces_travel() -> None:
         assert "traceparent" not in headers
         async with client.session.post(CHAT, json={**HELLO, "stream": True}) as response:
             assert response.headers["x-request-id"].startswith("req_")
+            timed = [part.split(";")[0] for part in response.headers["server-timing"].split(", ")]
+            assert timed == ["network", "tokenise", "ttft"]

@@ -9,7 +9,9 @@ import pytest
 
 from headway.core.request import Request
 from headway.core.step import TokenLogprob
-from tests.gateway.fake import FakeBackend, FakeDelta, says, serving
+from headway.engine.stream import Delta
+from tests.gateway.driven import driving
+from tests.gateway.fake import FakeBackend, says, serving
 
 COMPLETIONS = "/v1/completions"
 
@@ -48,6 +50,19 @@ async def test_prompts_times_samples() -> None:
     assert body["usage"]["prompt_tokens_details"] == {"cached_tokens": 2}
 
 
+async def test_without_a_seed_equal_prompts_have_draws_of_their_own() -> None:
+    backend = FakeBackend()
+    async with serving(backend) as client:
+        await client.post(COMPLETIONS, {"prompt": ["a", "a"], "n": 2})
+    assert len({one.params.seed for one in backend.requests}) == 4
+
+
+async def test_without_a_seed_equal_prompts_are_completed_independently() -> None:
+    async with driving() as backend, serving(backend) as client:
+        _, body, _ = await client.post(COMPLETIONS, {"prompt": ["a"] * 4, "ignore_eos": True, "max_tokens": 16})
+    assert len({choice["text"] for choice in body["choices"]}) == 4
+
+
 async def test_a_stream() -> None:
     async with serving(FakeBackend()) as client:
         *events, done = await client.stream(
@@ -62,7 +77,7 @@ async def test_a_stream() -> None:
 
 
 async def test_logprobs() -> None:
-    def script(request: Request) -> list[FakeDelta]:
+    def script(request: Request) -> list[Delta]:
         deltas = says(request, " good", "x")
         deltas[1].logprobs = [TokenLogprob(0xE2, -0.25, ((0xE2, -0.25), (66, -2.0)))]
         return deltas
@@ -84,8 +99,8 @@ async def test_logprobs() -> None:
 async def test_a_delta_without_text_says_nothing() -> None:
     """Text may be held back while it could be a stop string; no empty events are sent for it."""
 
-    def script(request: Request) -> list[FakeDelta]:
-        return [FakeDelta("", [5]), *says(request, " good")]
+    def script(request: Request) -> list[Delta]:
+        return [Delta("", [5]), *says(request, " good")]
 
     async with serving(FakeBackend(script)) as client:
         events = await client.stream(COMPLETIONS, {"prompt": "a"})

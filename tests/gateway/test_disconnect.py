@@ -10,13 +10,17 @@ import threading
 import pytest
 
 from headway.core.request import Request
-from tests.gateway.fake import Client, FakeBackend, FakeDelta, says, serving, until
+from headway.core.step import Outcome, Step
+from headway.engine.stream import Delta
+from tests.gateway.driven import DrivenBackend, Instant
+from tests.gateway.fake import Client, FakeBackend, says, serving, until
 
 CHAT = "/v1/chat/completions"
 
 
-def raw_request(stream: bool, n: int = 1) -> bytes:
-    body = json.dumps({"messages": [{"role": "user", "content": "hello"}], "stream": stream, "n": n}).encode()
+def raw_request(stream: bool, n: int = 1, **fields: object) -> bytes:
+    asked = {"messages": [{"role": "user", "content": "hello"}], "stream": stream, "n": n, **fields}
+    body = json.dumps(asked).encode()
     return b"POST %b HTTP/1.1\r\nHost: x\r\nContent-Length: %d\r\n\r\n%b" % (CHAT.encode(), len(body), body)
 
 
@@ -107,7 +111,7 @@ async def test_a_client_that_never_reads_is_cut_off() -> None:
         nonlocal made
         while True:
             made += 1
-            yield FakeDelta("x" * 10_000, [5])
+            yield Delta("x" * 10_000, [5])
 
     backend = FakeBackend(endless)
     async with serving(backend, write_timeout_s=0.3) as client:
@@ -115,7 +119,42 @@ async def test_a_client_that_never_reads_is_cut_off() -> None:
         writer.write(raw_request(True))
         await until(lambda: bool(backend.streams) and backend.all_closed, timeout_s=10)
         assert made < 5_000  # the generator was held back, not drained into memory
+        async with client.session.get("/metrics") as response:
+            assert 'headway_stream_errors_total{code="slow_reader"} 1.0' in await response.text()
         writer.close()
+
+
+async def test_what_a_client_held_is_free_within_one_step() -> None:
+    """The step in flight is the last: nothing that left is in another."""
+    begun, go_on = threading.Semaphore(0), threading.Semaphore(0)
+
+    class Stepwise(Instant):
+        def run(self, step: Step) -> Outcome:
+            begun.release()
+            assert go_on.acquire(timeout=10)
+            return super().run(step)
+
+    backend = DrivenBackend(Stepwise())
+    backend.driver.start()
+    async with serving(backend) as client:
+        _, writer = await connect(client.url)
+        writer.write(raw_request(True, n=3, ignore_eos=True))
+        for _ in range(5):  # well into the output, with one step in flight
+            await asyncio.to_thread(begun.acquire)
+            go_on.release()
+        await asyncio.to_thread(begun.acquire)
+        before = backend.snapshot()
+        assert before.running == 3
+        writer.close()
+        while await in_flight(client) > 1:  # the one that asks
+            await asyncio.sleep(0.005)
+        go_on.release()
+        await until(lambda: backend.snapshot().step_tokens == 0)
+        after = backend.snapshot()
+        assert after.steps_total - before.steps_total <= 1
+        assert (after.requests, after.running, after.kv_tokens, after.kv_blocks_used) == (0, 0, 0, 0)
+        assert not begun.acquire(timeout=0.2)
+    await backend.driver.close()
 
 
 async def test_keep_alive_is_reused_after_every_kind_of_answer() -> None:

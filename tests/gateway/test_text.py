@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import asyncio
 import json
+import threading
 from typing import Any
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tests.gateway.driven import DrivenBackend, Scripted, driving
-from tests.gateway.fake import Client, serving
+from headway.core.step import Outcome, Step
+from tests.gateway.driven import DrivenBackend, Instant, Scripted, driving
+from tests.gateway.fake import Client, serving, until
 
 TEXT = "naïve 🌊 waves — 波が来る END\nmore"
 TOKENS = list(TEXT.encode())  # one token a byte: every character beyond ASCII is split over tokens
@@ -91,12 +93,44 @@ async def test_a_character_that_never_becomes_whole_is_told_as_such() -> None:
         assert (status, told["choices"][0]["text"]) == (200, "a\ufffd")
 
 
-async def test_a_refused_sample_takes_its_siblings_along() -> None:
-    backend = DrivenBackend(Scripted(TOKENS), max_waiting=3)
+async def test_offsets_are_into_the_text_whatever_the_tokens_are() -> None:
+    """A character of four tokens has one place, and so has what stands after it; bytes that are none take one each."""
+    text = "é🌊z"
+    async with driving(lambda: Scripted(list(text.encode()))) as backend, serving(backend) as client:
+        _, told, _ = await client.post("/v1/completions", {"prompt": "x", "max_tokens": 50, "logprobs": 0})
+        [choice] = told["choices"]
+        assert choice["text"] == text
+        assert choice["logprobs"]["text_offset"] == [0, 0, 1, 1, 1, 1, 2]
+    broken = [0x41, 0xFF, 0xE2, 0x42]
+    async with driving(lambda: Scripted(broken)) as backend, serving(backend) as client:
+        _, told, _ = await client.post("/v1/completions", {"prompt": "x", "max_tokens": 50, "logprobs": 0})
+        [choice] = told["choices"]
+        assert choice["text"] == "A\ufffd\ufffdB"
+        assert choice["logprobs"]["text_offset"] == [0, 1, 2, 2]
+
+
+async def test_a_call_that_does_not_fit_now_is_refused_whole() -> None:
+    """With somebody waiting, eight more are too many; alone, they are not."""
+    gate = threading.Event()
+
+    class Held(Instant):
+        def run(self, step: Step) -> Outcome:
+            gate.wait(10)
+            return super().run(step)
+
+    backend = DrivenBackend(Held(), max_waiting=8)
     backend.driver.start()
     async with serving(backend) as client:
+        first = asyncio.create_task(client.post("/v1/completions", {"prompt": "x", "max_tokens": 2}))
+        await until(lambda: backend.snapshot().running == 1)
+        second = asyncio.create_task(client.post("/v1/completions", {"prompt": "x", "max_tokens": 2}))
+        await until(lambda: backend.snapshot().waiting == 1)
         status, told, headers = await client.post("/v1/completions", {"prompt": "x", "n": 8})
         assert (status, told["error"]["code"]) == (429, "queue_full")
         assert int(headers["retry-after"]) >= 1
-        assert backend.snapshot().requests == 0
+        assert backend.snapshot().requests == 2
+        gate.set()
+        assert [(await one)[0] for one in (first, second)] == [200, 200]
+        status, told, _ = await client.post("/v1/completions", {"prompt": "x", "n": 8})
+        assert (status, len(told["choices"])) == (200, 8)
     await backend.driver.close()

@@ -28,13 +28,13 @@ sampling = maybe(
     max_tokens=st.integers(1, 20),
     min_tokens=st.just(1),
     temperature=st.floats(0, 2),
-    top_p=st.floats(0.01, 1),
+    top_p=st.floats(1e-6, 1),
     top_k=st.integers(-1, 100),
     min_p=st.floats(0, 1),
     seed=st.integers(-(2**63), 2**63 - 1),
     frequency_penalty=st.floats(-2, 2),
     presence_penalty=st.floats(-2, 2),
-    repetition_penalty=st.floats(0.5, 2),
+    repetition_penalty=st.floats(0.01, 100),
     logit_bias=st.dictionaries(tokens.map(str), st.floats(-100, 100), max_size=3),
     n=st.integers(1, 5),
     stop=stops | st.lists(stops, max_size=4),
@@ -64,7 +64,7 @@ completions = st.fixed_dictionaries({"prompt": prompts}, optional={"logprobs": s
 
 async def both_ways(client: Client, path: str, body: dict[str, Any]) -> tuple[Any, list[dict[str, Any]]]:
     """The whole answer, and the chunks of the same streamed."""
-    status, whole, _ = await client.post(path, body)
+    status, whole, _ = await client.post(path, {**body, "stream_options": None})  # they are of streams only
     assert status == 200, whole
     *events, done = await client.stream(path, body)
     assert done == "[DONE]"
@@ -98,9 +98,14 @@ def run(path: str, body: dict[str, Any], prompt_count: int) -> None:
             assert streamed_text(chunks, len(whole["choices"])) == [
                 one["text"] if "text" in one else one["message"]["content"] for one in whole["choices"]
             ]
-            assert not asked_usage or chunks[-1]["usage"] == whole["usage"]
+            if asked_usage:  # the second of two equal prompts finds the first one's KV
+                assert counted(chunks[-1]["usage"]) == counted(whole["usage"])
 
     asyncio.run(scenario())
+
+
+def counted(usage: dict[str, Any]) -> dict[str, Any]:
+    return {name: value for name, value in usage.items() if name != "prompt_tokens_details"}
 
 
 def streamed_text(chunks: list[dict[str, Any]], count: int) -> list[str]:

@@ -1,25 +1,34 @@
 """A world for laws: a front, a scheduler and the auditing simulated executor, on a clock that is just a number.
 
 The executor's tokens are a pure function of what the KV blocks really hold, so a wrong block table, a lost block or a
-wrong position changes tokens or raises.
+wrong position changes tokens or raises. A step lasts exactly what `COST` says, so the step-time model is right.
+Laws that hold at every moment are in `audit.py` and are checked around every plan and commit.
 """
 
 from __future__ import annotations
 
-from collections import Counter
 from dataclasses import dataclass, field, replace
 
 from headway.core.admission import AdmissionLimits
+from headway.core.decisions import Decision
 from headway.core.errors import HeadwayError
-from headway.core.front import Front
+from headway.core.front import Expire, Front, FrontLimits
 from headway.core.kv import KvPool
-from headway.core.request import Request, SamplingParams, State
-from headway.core.scheduler import Ended, Event, Produced, Scheduler, SchedulerLimits
+from headway.core.limits import KvFull, SchedulerLimits
+from headway.core.pace import StepTimeModel
+from headway.core.policies import POLICIES, Policy
+from headway.core.request import Request, State
+from headway.core.scheduler import Scheduler
+from headway.core.sequence import Ended, Event, Produced, Sequence
 from headway.core.step import Outcome, Step
-from headway.executors.simulated import SimulatedConfig, SimulatedExecutor
+from headway.executors.simulated import SimulatedConfig, SimulatedExecutor, StepCost
+from tests.laws.audit import Audit
 
 VOCAB = 50
-STEP_NS = 1_000_000
+COST = StepCost(200_000, 50_000, 50_000, 500, 50)
+STEP_TIME = COST.step_time
+MS = 1_000_000
+FRONT = FrontLimits()
 
 
 @dataclass(frozen=True)
@@ -32,28 +41,48 @@ class Setup:
     max_model_len: int = 200
     max_waiting: int = 1000
     mean_output_tokens: float = 8.0
+    kv_full: KvFull = "preempt"
+    policy: str = "headway"
+    prefix_cache: bool = True
+    front: FrontLimits = FRONT
+    margin: float = 1.0  # of the step-time model
+    max_preemptions: int = 0  # 0: the policy's own
 
     @property
-    def capacity(self) -> int:
-        return min(self.num_blocks * self.block_size, self.max_model_len)
+    def core_policy(self) -> Policy:
+        policy = POLICIES[self.policy]
+        return replace(policy, max_preemptions=self.max_preemptions) if self.max_preemptions else policy
 
 
 @dataclass
 class World:
     setup: Setup
-    now: int = 0
-    tokens: dict[str, list[int]] = field(default_factory=dict)
-    ends: dict[str, Ended] = field(default_factory=dict)
+    now: int = MS
+    tokens: dict[str, list[int]] = field(default_factory=dict)  # of everybody who was let in
+    ends: dict[str, Ended] = field(default_factory=dict)  # of those who were started
+    left: dict[str, Expire | None] = field(default_factory=dict)  # ended while waiting: expired, or cancelled (None)
     steps: list[Step] = field(default_factory=list)
+    decisions: list[Decision] = field(default_factory=list)
+    seqs: dict[int, Sequence] = field(default_factory=dict)  # everybody ever started, by handle
 
     def __post_init__(self) -> None:
         s = self.setup
-        self.pool = KvPool(s.num_blocks, s.block_size)
-        self.front = Front(AdmissionLimits(s.max_model_len, self.pool.capacity_tokens, s.max_waiting))
-        limits = SchedulerLimits(s.max_num_seqs, s.max_num_batched_tokens, s.chunk_multiple_tokens)
-        self.scheduler = Scheduler(limits, self.pool, self.front.pull)
-        self.executor = SimulatedExecutor(
+        self.pool = KvPool(s.num_blocks, s.block_size, prefix_cache=s.prefix_cache)
+        model, policy = StepTimeModel(STEP_TIME, frozen=True), s.core_policy
+        model.margin = s.margin
+        admission = AdmissionLimits(s.max_model_len, self.pool.capacity_tokens, s.max_waiting)
+        listener = self.decisions.append
+        self.front = Front(admission, s.front, model=model, policy=policy, listener=listener)
+        limits = SchedulerLimits(s.max_num_seqs, s.max_num_batched_tokens, s.chunk_multiple_tokens, s.kv_full)
+        self.scheduler = Scheduler(limits, self.pool, self.front.pull, model=model, policy=policy, listener=listener)
+        self.executor = self.new_executor()
+        self.audit = Audit(self)
+
+    def new_executor(self) -> SimulatedExecutor:
+        s = self.setup
+        return SimulatedExecutor(
             SimulatedConfig(
+                cost=COST,
                 clock="virtual",
                 block_size=s.block_size,
                 num_blocks=s.num_blocks,
@@ -65,6 +94,8 @@ class World:
             )
         )
 
+    # -- stimuli -------------------------------------------------------------------------------------------------
+
     def submit(self, request: Request) -> bool:
         try:
             self.front.submit(request, self.now)
@@ -74,30 +105,42 @@ class World:
         return True
 
     def cancel(self, request_id: str) -> None:
-        if not self.front.cancel(request_id):
+        if self.front.cancel(request_id, self.now):
+            self.left[request_id] = None
+        else:
             self.take(self.scheduler.cancel(request_id, self.now))
 
-    def plan(self) -> Step | None:
-        self.now += STEP_NS
-        self.front.plan(self.now)
-        step = self.scheduler.plan(self.now)
+    def abort(self) -> None:
+        """The executor died, taking its memory with it; another is started."""
+        self.take(self.scheduler.abort(self.now))
+        self.executor = self.new_executor()
+        self.audit.after_commit()
+
+    # -- driving -------------------------------------------------------------------------------------------------
+
+    def plan(self, most_steps: int = 1) -> Step | None:
+        for expire in self.front.plan(self.now):
+            self.left[expire.request.id] = expire
+        self.audit.before_plan()
+        step = self.scheduler.plan(self.now, most_steps=most_steps)
+        self.seqs.update(self.scheduler.residents.by_handle)
+        self.audit.after_plan(step)
         if step is not None:
             # Tables are shared with the scheduler and change later: keep what the step really said.
             self.steps.append(replace(step, rows=[replace(row, blocks=list(row.blocks)) for row in step.rows]))
-            self.check_step(step)
         return step
 
     def compute(self, step: Step) -> Outcome:
         return self.executor.run(step)
 
     def commit(self, step: Step, outcome: Outcome) -> None:
-        self.now += STEP_NS
+        self.now += round(outcome.seconds * 1e9)
         self.take(self.scheduler.commit(step, outcome, self.now))
-        self.check_counters()
+        self.audit.after_commit()
 
-    def step(self) -> bool:
+    def step(self, most_steps: int = 1) -> bool:
         """One plan, run and commit. False when there is nothing to do."""
-        step = self.plan()
+        step = self.plan(most_steps)
         if step is None:
             return False
         self.commit(step, self.compute(step))
@@ -115,63 +158,21 @@ class World:
         for event in events:
             name = event.request.id
             assert name not in self.ends, f"{name} had an event after its end"
+            assert name not in self.left, f"{name} never started, and had an event"
             if isinstance(event, Produced):
                 self.tokens[name].extend(event.tokens)
             else:
-                self.front.settle(name)
+                self.front.settle(name, event.usage, self.now)
                 self.ends[name] = event
 
-    # -- laws that hold at every moment --------------------------------------------------------------------------
+    # -- what to ask of it ---------------------------------------------------------------------------------------
 
-    def check_step(self, step: Step) -> None:
-        s = self.setup
-        assert 0 < step.tokens <= s.max_num_batched_tokens
-        assert step.tokens == sum(len(row.tokens) for row in step.rows)
-        assert len(self.scheduler.running) <= s.max_num_seqs
-        assert len({row.seq for row in step.rows}) == len(step.rows)
-        for row in step.rows:
-            end = row.start + len(row.tokens)
-            assert row.samples or end % s.chunk_multiple_tokens == 0
+    def finished(self, name: str) -> bool:
+        return name in self.ends and self.ends[name].state is State.FINISHED
 
-    def check_counters(self) -> None:
-        running = self.scheduler.running
-        held = Counter(block for seq in running for block in seq.blocks)
-        assert all(count == 1 for count in held.values()), "a block is in two tables"
-        assert self.pool.used_blocks == len(held)
-        for seq in running:
-            assert len(seq.blocks) >= self.pool.blocks_for(seq.computed)
-        assert all(not seq.blocks and not seq.computed for seq in self.scheduler.preempted)
-        assert [seq.handle for seq in running] == sorted(seq.handle for seq in running)
-        inside = len(self.front.lanes) + len(running) + len(self.scheduler.preempted)
-        assert self.front.admission.requests == inside
-        assert self.front.admission.waiting == len(self.front.lanes)
+    def seq(self, name: str) -> Sequence:
+        return next(seq for seq in self.seqs.values() if seq.request.id == name)
 
-    def check_empty(self) -> None:
-        assert self.pool.used_blocks == 0
-        assert not self.scheduler.busy
-        assert self.front.admission.requests == self.front.admission.waiting == 0
-        assert self.front.admission.waiting_tokens == 0
-
-
-def make_request(name: str, prompt_tokens: int, max_tokens: int, *, ignore_eos: bool = False, seed: int = 0) -> Request:
-    """A request whose prompt depends on its name alone."""
-    start = sum(map(ord, name))
-    prompt = [(start + 7 * i * i + i) % (VOCAB - 1) + 1 for i in range(prompt_tokens)]
-    params = SamplingParams(temperature=1.0 if seed else 0.0, seed=seed, ignore_eos=ignore_eos)
-    return Request(name, prompt, max_tokens, params=params)
-
-
-def alone(request: Request) -> list[int]:
-    """The tokens of `request` in a world of its own, with room for everything and no chunking."""
-    world = World(Setup(num_blocks=200, max_num_seqs=1, max_num_batched_tokens=512))
-    assert world.submit(make_copy(request))
-    world.run()
-    return world.tokens[request.id]
-
-
-def make_copy(request: Request) -> Request:
-    return Request(request.id, request.prompt, request.max_tokens, params=request.params)
-
-
-def finished(world: World, name: str) -> bool:
-    return name in world.ends and world.ends[name].state is State.FINISHED
+    def decided(self, kind: str) -> list[str]:
+        """About whom `kind` was decided, in order."""
+        return [decision.request for decision in self.decisions if decision.kind == kind]

@@ -11,8 +11,10 @@ import pytest
 import schemathesis
 from hypothesis import HealthCheck, given, settings
 from schemathesis import GenerationMode
+from schemathesis.checks import not_a_server_error
 from schemathesis.specs.openapi.checks import positive_data_acceptance
 
+from headway.cli.address import bound_socket, url_of
 from headway.gateway import create_app, listening
 from headway.gateway.openapi import describe
 from tests.gateway.driven import DrivenBackend, Instant
@@ -29,10 +31,11 @@ def url() -> Iterator[str]:
     async def serve() -> None:
         backend = DrivenBackend(Instant(), max_model_len=256)
         backend.driver.start()
-        async with listening(create_app(backend)) as address:
-            found.append(address)
-            listens.set()
-            await stop.wait()
+        with bound_socket("127.0.0.1", 0) as sock:
+            async with listening(create_app(backend), sock):
+                found.append(url_of(sock))
+                listens.set()
+                await stop.wait()
         await backend.driver.close()
 
     thread = threading.Thread(target=loop.run_until_complete, args=(serve(),))
@@ -62,8 +65,11 @@ def test_whatever_is_sent(url: str, label: str, mode: GenerationMode) -> None:
     @settings(max_examples=25, deadline=None, suppress_health_check=list(HealthCheck), database=None)
     @given(case=OPERATIONS[label].as_strategy(generation_mode=mode))
     def answers(case: schemathesis.Case) -> None:
-        # What fits the types may still be refused with 400: too long for the context, an unknown token id.
-        case.call_and_validate(base_url=url, excluded_checks=[positive_data_acceptance], timeout=20)
+        # What fits the types may still be refused: 400 for too long a prompt or an unknown token id, and 503,
+        # which is no failure: a first token wanted sooner than any can be.
+        unwanted = [positive_data_acceptance, not_a_server_error]
+        answer = case.call_and_validate(base_url=url, excluded_checks=unwanted, timeout=20)
+        assert answer.status_code < 500 or answer.json()["error"]["code"] in {"ttft_unreachable", "queue_timeout"}
 
     answers()
 

@@ -46,7 +46,9 @@ def test_streaming_says_the_same(client: openai.OpenAI) -> None:
     assert reasons == [whole.choices[0].finish_reason]
     assert [chunk.usage for chunk in chunks[:-1]] == [None] * (len(chunks) - 1)
     assert chunks[-1].choices == []
-    assert chunks[-1].usage == whole.usage
+    assert chunks[-1].usage.completion_tokens == whole.usage.completion_tokens
+    assert chunks[-1].usage.prompt_tokens == whole.usage.prompt_tokens
+    assert chunks[-1].usage.prompt_tokens_details.cached_tokens >= 0  # the first of the two may have cached it
     assert len({chunk.id for chunk in chunks}) == 1
 
 
@@ -99,7 +101,7 @@ def test_every_kind_of_prompt(client: openai.OpenAI, prompt: Any) -> None:
 def test_logprobs(client: openai.OpenAI) -> None:
     [choice] = chat(client, logprobs=True, top_logprobs=3).choices
     content = choice.logprobs.content
-    assert "".join(one.token for one in content if one.token != "<|end|>") == choice.message.content
+    assert "".join(one.token for one in content) == choice.message.content  # what ends a text is no part of it
     assert all(len(one.top_logprobs) == 3 and math.isfinite(one.logprob) for one in content)
     [choice] = complete(client, logprobs=2).choices
     assert len(choice.logprobs.tokens) == len(choice.logprobs.token_logprobs) == len(choice.logprobs.text_offset)
@@ -121,7 +123,9 @@ def test_models(client: openai.OpenAI) -> None:
     [
         ({"temperature": 3}, 400, "invalid_value", "temperature"),
         ({"max_tokens": 0}, 400, "invalid_value", "max_tokens"),
-        ({"max_tokens": 10**6}, 400, "context_length_exceeded", "messages"),
+        ({"max_tokens": 10**6}, 400, "context_length_exceeded", "max_tokens"),
+        ({"max_completion_tokens": 10**6, "max_tokens": None}, 400, "context_length_exceeded", "max_completion_tokens"),
+        ({"n": 2, "max_tokens": 10**6}, 400, "context_length_exceeded", "max_tokens"),
         ({"stop": ["x"] * 20_000}, 400, "invalid_value", "stop"),
         ({"response_format": {"type": "json_object"}}, 400, "unsupported_parameter", "response_format"),
         ({"model": "gpt-x"}, 404, "model_not_found", "model"),
@@ -158,10 +162,26 @@ def test_a_full_queue_is_a_rate_limit_with_a_time_to_come_back() -> None:
             assert all(pool.map(lambda _: complete(patient, max_tokens=2), range(3)))
 
 
+def test_more_outputs_than_may_wait_are_refused_once_and_for_all() -> None:
+    """Not a 429: the official client would come back for ever."""
+    with Server("--executor", "simulated", "--max-waiting", "4") as small:
+        client = openai.OpenAI(base_url=f"{small.url}/v1", api_key="none", max_retries=0, timeout=30)
+        for fields, param in (({"n": 5}, "n"), ({"prompt": ["x"] * 5}, "prompt")):
+            with pytest.raises(openai.BadRequestError) as caught:
+                complete(client, **fields)
+            assert caught.value.param == param
+        assert len(complete(client, n=4, max_tokens=2).choices) == 4
+
+
+def test_without_a_seed_equal_prompts_have_completions_of_their_own(client: openai.OpenAI) -> None:
+    answer = complete(client, prompt=["a"] * 3, extra_body={"ignore_eos": True})
+    assert len({choice.text for choice in answer.choices}) == 3
+
+
 def test_ids_and_timing_come_as_headers(client: openai.OpenAI) -> None:
     raw = client.chat.completions.with_raw_response.create(
         model=MODEL, messages=HELLO, max_tokens=3, extra_headers={"x-request-id": "abc-1"}
     )
     assert raw.headers["x-request-id"] == "abc-1"
-    for part in ("tokenise", "queue", "prefill", "decode", "total"):
+    for part in ("network", "tokenise", "queue", "prefill", "decode", "gateway", "total"):
         assert f"{part};dur=" in raw.headers["server-timing"]

@@ -87,11 +87,14 @@ def test_content_reaches_the_template_as_one_string(content: object, expected: s
 def test_a_message_that_is_wrong_is_named(message: object, param: str) -> None:
     error = refused(SIMPLE, [{"role": "user", "content": "fine"}, message])
     assert (error.param, error.status) == (param, 400)
+    assert error.code in {"invalid_value", "missing_required_parameter", "unsupported_feature"}
+    assert error.message.endswith(".")
 
 
 def test_what_is_not_text_is_refused_as_a_feature_the_model_lacks() -> None:
     error = refused(SIMPLE, [{"role": "user", "content": [{"type": "image_url", "image_url": {"url": "u"}}]}])
-    assert "'image_url'; this model takes text only" in error.message
+    assert "of type image_url; this model takes text only" in error.message
+    assert error.code == "unsupported_feature"
 
 
 def test_roles_are_those_templates_know() -> None:

@@ -65,13 +65,8 @@ def test_the_facts_are_the_metadata(tiny_file: Path, tiny_model: Model) -> None:
         chat_template=tiny_gguf.TEMPLATE,
         special_tokens={"bos_token": "<|im_start|>", "eos_token": "<|im_end|>"},
         eos_token_ids=(2, 0),  # the file's own, and the end of text that every chat model may also say
-        bos_token_id=1,
-        add_bos=False,
         context_tokens=512,
         vocab_size=300,
-        layers=1,
-        kv_heads=2,
-        head_dim=64,
     )
 
 
@@ -215,6 +210,15 @@ assert "openvino.tools.ovc" in sys.modules
 stub = sys.modules["openvino.tools.ovc"].telemetry
 assert type(stub).__module__.endswith("telemetry_stub"), type(stub)
 """
+
+
+def test_the_child_runs_this_package_and_nothing_of_the_current_folder(
+    tiny_file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("headway", "json", "openvino_genai"):
+        (tmp_path / f"{name}.py").write_text("raise SystemExit('the wrong one')")
+    monkeypatch.chdir(tmp_path)
+    check_extents(load_model(str(tiny_file), cache=tmp_path / "cache").directory)
 
 
 def test_nothing_is_reported_or_written_at_home(tiny_file: Path, tmp_path: Path) -> None:

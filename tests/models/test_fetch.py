@@ -114,6 +114,10 @@ def test_a_wrong_digest_is_refused_and_not_kept(index: Path, cache: Path) -> Non
         fetch(MODEL, cache)
     assert caught.value.code == "digest_mismatch"
     assert visible(cache) == []
+    # What is gone already nobody can delete: the message says what can be done instead.
+    assert "Delete" not in caught.value.message
+    assert "building" not in caught.value.message
+    assert str(cache / "tiny" / "weights.gguf") in caught.value.message
 
 
 @pytest.mark.usefixtures("index")
@@ -140,7 +144,7 @@ def test_a_file_placed_by_hand_is_taken_and_its_digest_checked(cache: Path) -> N
     place.write_bytes(CONTENT)
     assert fetch(MODEL, cache) == place
     place.write_bytes(CONTENT + b"more")  # afterwards somebody writes over it
-    with pytest.raises(ModelError, match="not the file it should be"):
+    with pytest.raises(ModelError, match=f"not the file it should be.* Delete {place} and fetch again"):
         fetch(MODEL, cache)
 
 

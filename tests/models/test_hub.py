@@ -33,7 +33,7 @@ for name in sys.argv[1:]:
     except ModelError as error:
         answer = {"error": error.message, "code": error.code}
     else:
-        answer = {"name": model.name, "layers": model.layers, "eos": model.eos_token_ids}
+        answer = {"name": model.name, "vocab_size": model.vocab_size, "eos": model.eos_token_ids}
         answer["directory"] = str(model.directory)
     print(json.dumps({**answer, "reports": reports}))
 """
@@ -80,7 +80,7 @@ def test_a_repository_is_fetched_once_and_only_what_serving_needs(files: dict[st
         total = sum(len(files[name]) for name in wanted)
         assert first["reports"][0] == ["fetch", 0, total]
         assert first["reports"][-1] == ["fetch", total, total]
-        assert (first["name"], first["layers"], first["eos"]) == (REPOSITORY, 1, [2])
+        assert (first["name"], first["vocab_size"], first["eos"]) == (REPOSITORY, 300, [2])
         assert second == {**first, "reports": []}
     (offline,) = load(hub, tmp_path)  # the hub is gone; what is cached is complete
     assert offline["directory"] == first["directory"]
@@ -124,7 +124,7 @@ def test_a_gated_repository_wants_a_token(files: dict[str, bytes], tmp_path: Pat
         (without,) = load(hub, tmp_path)
         (given,) = load(hub, tmp_path, HF_TOKEN="hf_secret")
     assert "HF_TOKEN" in without["error"]
-    assert given["layers"] == 1
+    assert given["vocab_size"] == 300
 
 
 def test_no_hub_and_nothing_cached_is_said(files: dict[str, bytes], tmp_path: Path) -> None:

@@ -16,10 +16,6 @@ from headway.models import Model, load_model
 CONFIG: dict[str, Any] = {
     "max_position_embeddings": 512,
     "vocab_size": 300,
-    "num_hidden_layers": 1,
-    "num_attention_heads": 4,
-    "num_key_value_heads": 2,
-    "hidden_size": 256,
     "eos_token_id": 2,
     "bos_token_id": 1,
 }
@@ -46,13 +42,9 @@ def test_the_facts_are_the_configuration(directory: Path) -> None:
         chat_template="from config",
         special_tokens={"eos_token": "<|im_end|>"},
         eos_token_ids=(2,),
-        bos_token_id=1,
-        add_bos=False,
         context_tokens=512,
         vocab_size=300,
-        layers=1,
-        kv_heads=2,
-        head_dim=64,
+        sampling_defaults={},
     )
 
 
@@ -101,7 +93,7 @@ def test_a_broken_tokenizer_names_the_file(directory: Path, content: str) -> Non
         load_model(str(directory))
 
 
-@pytest.mark.parametrize("key", ["max_position_embeddings", "vocab_size", "num_hidden_layers", "num_attention_heads"])
+@pytest.mark.parametrize("key", ["max_position_embeddings", "vocab_size"])
 @pytest.mark.parametrize("value", [None, 0, -1, "512", True, 1.5])
 def test_a_number_that_serving_needs_is_named(directory: Path, key: str, value: object) -> None:
     write(directory, "config.json", {**CONFIG, key: value})
@@ -109,18 +101,16 @@ def test_a_number_that_serving_needs_is_named(directory: Path, key: str, value: 
         load_model(str(directory))
 
 
-@pytest.mark.parametrize(
-    ("change", "expected"),
-    [
-        ({"num_key_value_heads": None}, (4, 64)),  # no grouped queries: as many as heads
-        ({"head_dim": 80}, (2, 80)),
-        ({"head_dim": None}, (2, 64)),
-    ],
-)
-def test_heads_follow_the_configuration(directory: Path, change: dict[str, Any], expected: tuple[int, int]) -> None:
-    write(directory, "config.json", {**CONFIG, **change})
-    model = load_model(str(directory))
-    assert (model.kv_heads, model.head_dim) == expected
+def test_a_tokenizer_wider_than_the_embedding_is_refused_with_both_widths(directory: Path) -> None:
+    """Its last ids would be fed to an embedding that has no such rows, and fail the step of everybody."""
+    write(directory, "config.json", {**CONFIG, "vocab_size": 258})
+    with pytest.raises(
+        ModelError, match=r"tokenizer\.json has token ids up to 2\d\d, .* config\.json is 258"
+    ) as caught:
+        load_model(str(directory))
+    assert caught.value.code == "not_a_model"
+    write(directory, "config.json", {**CONFIG, "vocab_size": 320})  # a padded embedding is usual
+    assert load_model(str(directory)).vocab_size == 320
 
 
 @pytest.mark.parametrize(
@@ -140,6 +130,31 @@ def test_what_ends_generation(
     write(directory, "config.json", {**CONFIG, "eos_token_id": config})
     write(directory, "tokenizer_config.json", {"eos_token": tokenizer})
     assert load_model(str(directory)).eos_token_ids == expected
+
+
+@pytest.mark.parametrize(
+    ("generation", "expected"),
+    [
+        ({}, {}),
+        (
+            {"do_sample": True, "temperature": 0.7, "top_p": 0.8, "top_k": 20, "min_p": 0, "repetition_penalty": 1.05},
+            {"temperature": 0.7, "top_p": 0.8, "top_k": 20, "min_p": 0, "repetition_penalty": 1.05},
+        ),
+        ({"temperature": 0.6, "typical_p": 0.5, "max_length": 20}, {"temperature": 0.6}),
+        ({"do_sample": False, "temperature": 0.6, "top_p": 0.9}, {}),
+        ({"temperature": None, "top_p": True, "top_k": 1.5, "min_p": "0.1"}, {}),
+        ({"temperature": 9, "top_p": 0, "top_k": -1, "repetition_penalty": float("nan")}, {}),
+    ],
+)
+def test_recommended_sampling(directory: Path, generation: dict[str, Any], expected: dict[str, float]) -> None:
+    write(directory, "generation_config.json", generation)
+    assert load_model(str(directory)).sampling_defaults == expected
+
+
+def test_a_recommendation_out_of_range_is_told(directory: Path, caplog: pytest.LogCaptureFixture) -> None:
+    write(directory, "generation_config.json", {"temperature": 9})
+    load_model(str(directory))
+    assert "recommends temperature = 9" in caplog.text
 
 
 def test_the_template_of_its_own_file_wins(directory: Path) -> None:

@@ -16,12 +16,11 @@ from tests.models.test_ir_directory import CONFIG
 
 def test_the_default_model_is_what_its_card_says(default_model: Model) -> None:
     assert default_model.name == "smollm2-135m"
-    assert (default_model.layers, default_model.kv_heads, default_model.head_dim) == (30, 3, 64)
     assert (default_model.context_tokens, default_model.vocab_size) == (8192, 49_152)
     assert default_model.eos_token_ids == (2, 0)
-    assert (default_model.bos_token_id, default_model.add_bos) == (1, False)
     assert default_model.special_tokens["eos_token"] == "<|im_end|>"
     assert default_model.tokenizer_file.parent == default_model.directory
+    assert default_model.sampling_defaults == {"temperature": 0.2, "top_p": 0.9}
 
 
 @pytest.mark.parametrize(

@@ -64,13 +64,16 @@ def test_a_body_that_is_no_request(body: bytes, told: str) -> None:
         ({"temperature": "hot"}, "temperature", 'got "hot"'),
         ({"temperature": True}, "temperature", "got true"),
         ({"temperature": [1]}, "temperature", "got [1]"),
-        ({"top_p": 0}, "top_p", "> 0"),
+        ({"top_p": 0}, "top_p", ">= 1e-06"),
+        ({"top_p": 1e-45}, "top_p", "got 1e-45"),
         ({"top_p": 1.1}, "top_p", "<= 1"),
         ({"top_k": -2}, "top_k", ">= -1"),
         ({"min_p": 2}, "min_p", "<= 1"),
         ({"frequency_penalty": 2.1}, "frequency_penalty", "<= 2"),
         ({"presence_penalty": -2.1}, "presence_penalty", ">= -2"),
-        ({"repetition_penalty": 0}, "repetition_penalty", "> 0"),
+        ({"repetition_penalty": 0}, "repetition_penalty", ">= 0.01"),
+        ({"repetition_penalty": 1e-45}, "repetition_penalty", ">= 0.01; got 1e-45"),  # float32 makes infinities of it
+        ({"repetition_penalty": 101}, "repetition_penalty", "<= 100"),
         ({"max_tokens": 0}, "max_tokens", ">= 1; got 0"),
         ({"max_tokens": -5}, "max_tokens", ">= 1"),
         ({"max_tokens": 1.5}, "max_tokens", "got 1.5"),
@@ -102,7 +105,7 @@ def test_a_body_that_is_no_request(body: bytes, told: str) -> None:
         (
             {"messages": [{"role": "user", "content": [{"type": "image_url", "image_url": {}}]}]},
             "messages[0].content[0].type",
-            "takes text",
+            "take text only",
         ),
         ({"model": ""}, "model", ">= 1"),
         ({"model": 7}, "model", "got 7"),
@@ -157,12 +160,35 @@ json_values = st.recursive(
 )
 
 
-@given(st.dictionaries(st.sampled_from(ChatRequest.__struct_fields__), json_values), st.booleans())
-def test_any_json_is_accepted_or_refused_in_our_words(fields: dict[str, Any], with_messages: bool) -> None:
-    body = json.dumps({**fields, **({"messages": [HELLO]} if with_messages else {})}).encode()
+@pytest.mark.parametrize(
+    ("body", "param"),
+    [
+        (b'{"messages": [{"role": 1}], "messages": "x"}', "messages[0].role"),
+        (b'{"messages": [{"role": "user", "content": "x"}], "stop": [1], "stop": []}', "stop[0]"),
+        (b'{"messages": [{"role": "user", "content": "x"}], "stop": [1], "stop": {}}', "stop[0]"),
+        (b'{"messages": [{"role": "robot"}], "messages": 5}', "messages[0].role"),
+        (b'{"temperature": 9, "temperature": 1e999, "messages": []}', "temperature"),
+    ],
+)
+def test_of_two_equal_keys_the_wrong_one_is_named(body: bytes, param: str) -> None:
+    """What the client sent is looked up in the last of them, where the path may lead nowhere."""
+    assert refused(body).param == param
+
+
+@st.composite
+def bodies(draw: st.DrawFn) -> bytes:
+    """Any fields in any order, some of them twice."""
+    pairs = draw(st.lists(st.tuples(st.sampled_from(ChatRequest.__struct_fields__), json_values), max_size=6))
+    if draw(st.booleans()):
+        pairs.insert(draw(st.integers(0, len(pairs))), ("messages", draw(st.sampled_from([[HELLO], [{"role": 1}]]))))
+    return b"{%b}" % b", ".join(b"%b: %b" % (json.dumps(k).encode(), json.dumps(v).encode()) for k, v in pairs)
+
+
+@given(bodies())
+def test_any_json_is_accepted_or_refused_in_our_words(body: bytes) -> None:
     try:
         parse(body, CHAT)
-        unsupported.refuse_unsupported(body, unsupported.CHAT)
+        unsupported.refuse_unsupported(body, unsupported.CHAT, ())
     except InvalidRequest as error:
         assert error.message
 
@@ -189,18 +215,41 @@ def test_any_bytes_are_refused_in_our_words(body: bytes) -> None:
 )
 def test_a_lacking_feature_is_refused_by_name(field: str, value: object) -> None:
     with pytest.raises(InvalidRequest) as caught:
-        unsupported.refuse_unsupported(chat(**{field: value}), unsupported.CHAT)
+        unsupported.refuse_unsupported(chat(**{field: value}), unsupported.CHAT, ())
     assert caught.value.param == field
     assert caught.value.code == "unsupported_parameter"
 
 
 def test_a_lacking_feature_with_a_number_no_type_holds() -> None:
     with pytest.raises(InvalidRequest, match="prediction"):
-        unsupported.refuse_unsupported(b'{"prediction": 1e999}', unsupported.CHAT)
+        unsupported.refuse_unsupported(b'{"prediction": 1e999}', unsupported.CHAT, ())
 
 
 @pytest.mark.parametrize("table", [unsupported.CHAT, unsupported.COMPLETION])
 def test_asking_for_nothing_is_fine(table: dict[str, tuple[Any, ...]]) -> None:
     for field, harmless in table.items():
         for value in (None, *harmless):
-            unsupported.refuse_unsupported(json.dumps({field: value}).encode(), table)
+            assert unsupported.refuse_unsupported(json.dumps({field: value}).encode(), table, ()) == ()
+
+
+def test_what_nobody_knows_is_named() -> None:
+    body = chat(maxtokens=5, echo=False, metadata={}, temperature=1)
+    known = ChatRequest.__struct_fields__
+    assert unsupported.refuse_unsupported(body, unsupported.CHAT, known) == ("maxtokens", "metadata")
+
+
+@pytest.mark.parametrize(
+    ("kind", "code"),
+    [
+        ("image_url", "unsupported_feature"),
+        ("input_image", "unsupported_feature"),
+        ("input_audio", "unsupported_feature"),
+        ("video_url", "unsupported_feature"),
+        ("file", "unsupported_feature"),
+        ("txt", "invalid_value"),
+        (5, "invalid_value"),
+    ],
+)
+def test_a_part_that_is_no_text_is_a_feature_this_server_lacks(kind: object, code: str) -> None:
+    error = refused(chat(messages=[{"role": "user", "content": [{"type": kind}]}]))
+    assert (error.param, error.code) == ("messages[0].content[0].type", code)

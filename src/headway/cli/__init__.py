@@ -11,6 +11,7 @@ from collections.abc import Sequence
 
 from cyclopts import App, CycloptsError
 
+from headway.cli.complaints import complaint
 from headway.core.errors import ConfigError, HeadwayError
 
 USAGE_ERROR, FAILURE, INTERRUPTED = 2, 1, 130
@@ -34,6 +35,16 @@ app.command(
 )
 
 
+@app.command(name="version", show=False)
+def _version() -> None:
+    print(version())
+
+
+@app.command(name="help", show=False)
+def _help(*command: str) -> None:
+    app.help_print(list(command))
+
+
 def run(arguments: Sequence[str] | None = None) -> None:
     """Run the command line and exit: 0, 1 when the work failed, 2 when it was asked for wrongly."""
     sys.exit(status(sys.argv[1:] if arguments is None else arguments))
@@ -44,7 +55,7 @@ def status(arguments: Sequence[str]) -> int:
     try:
         app(arguments, exit_on_error=False, print_error=False)
     except CycloptsError as error:
-        print(f"headway: {error}", file=sys.stderr)
+        print(f"headway: {complaint(error)}", file=sys.stderr)
         return USAGE_ERROR
     except HeadwayError as error:
         print(f"headway: {error.message}", file=sys.stderr)

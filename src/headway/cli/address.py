@@ -40,7 +40,9 @@ def unusable(host: str, port: int, error: OSError) -> ConfigError:
     """The one message for an address that cannot be had."""
     if error.errno == errno.EADDRINUSE:
         return ConfigError(
-            f"Port {port} on {host} is in use. Choose another with --port; 0 takes a free one.", param="port"
+            f"Port {port} on {host} is in use. Choose another with --port; 0 takes a free one "
+            '(with make: ARGS="--port 9000").',
+            param="port",
         )
     if error.errno == errno.EACCES:
         return ConfigError(f"Port {port} may not be opened by this user; ports from 1024 on may.", param="port")

@@ -8,17 +8,18 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from inspect import Parameter as Argument
 from inspect import signature
-from typing import Annotated, Any, Literal, get_args, get_type_hints
+from types import NoneType, UnionType
+from typing import Annotated, Any, Literal, Union, get_args, get_origin, get_type_hints
 
-from cyclopts import Group, Parameter
+from cyclopts import Group, Parameter, Token, convert
 
 from headway.engine.config import EngineConfig, Setting
+from headway.models import DEFAULT_MODEL
 
-DEFAULT_MODEL = "smollm2-135m"
 Model = Annotated[str, Parameter(help="A model name, a .gguf file, an OpenVINO IR folder or a Hugging Face repo id.")]
 
 
@@ -37,6 +38,18 @@ class ServeConfig:
     served_model_name: Annotated[
         str | None, Setting("Name clients use for the model.", "Model", default="the model's own name")
     ] = None
+    generation_config: Annotated[
+        Literal["auto", "none"],
+        Setting(
+            "Sampling where a request says nothing: as the model's makers recommend, or as in OpenAI's API.", "Model"
+        ),
+    ] = "auto"
+    allowed_origins: Annotated[
+        str | None,
+        Setting(
+            "Origins whose web pages may call this server, with commas between; * is any.", "Network", default="none"
+        ),
+    ] = None
     engine: EngineConfig = dataclasses.field(default_factory=EngineConfig)
 
 
@@ -54,6 +67,14 @@ class Key:
         """Of the flag, without its dashes, and of the TOML key."""
         return self.field.replace("_", "-")
 
+    @property
+    def kind(self) -> Any:
+        """Its type when it is given: `None` says only that it may be left out."""
+        if get_origin(self.type) not in {Union, UnionType}:
+            return self.type
+        (kind,) = (kind for kind in get_args(self.type) if kind is not NoneType)
+        return kind
+
     def complaint(self, value: float) -> str | None:
         """What is wrong with a number, fit to follow the setting's name; None when nothing is."""
         if not math.isfinite(value):
@@ -64,18 +85,28 @@ class Key:
             return str(error)
         return None
 
+    @property
+    def aliases(self) -> dict[str, Any]:
+        """Other names of its choices, as vLLM has them."""
+        return {**OTHER_NAMES, "auto": self.default} if self.field in {"dtype", "kv_cache_dtype"} else {}
+
     def flag(self) -> Argument:
         """The keyword argument that cyclopts makes a flag of."""
 
         def within(_type: Any, value: Any) -> None:
             if isinstance(value, int | float) and (complaint := self.complaint(value)):
-                raise ValueError(f"It {complaint}.")
+                raise ValueError(f"It {complaint.rpartition(', not ')[0]}.")  # cyclopts says what it is instead
+
+        def convert_alias(kind: Any, tokens: Sequence[Token]) -> Any:
+            word = tokens[0].value
+            return self.aliases[word] if word in self.aliases else convert(kind, tokens)
 
         shown = self.setting.default
         parameter = Parameter(
             help=self.setting.help,
             group=GROUPS[self.setting.group],
             validator=within,
+            converter=convert_alias if self.aliases else None,
             show_default=(lambda _: shown) if shown else None,
         )
         return Argument(
@@ -85,8 +116,11 @@ class Key:
 
 GROUPS = {
     name: Group(name, sort_key=place)
-    for place, name in enumerate(("Output", "Network", "Model", "Concurrency and batching", "Runtime"))
+    for place, name in enumerate(
+        ("Output", "Network", "Model", "Concurrency and batching", "Promises", "Lanes", "Runtime")
+    )
 }
+OTHER_NAMES = {"bfloat16": "bf16", "float32": "f32", "float": "f32"}
 MODEL_KEY = Key("model", str, Setting("The model to serve.", "Model"), DEFAULT_MODEL)
 
 

@@ -6,7 +6,6 @@ import difflib
 import tomllib
 from collections.abc import Sequence
 from pathlib import Path
-from types import NoneType
 from typing import Any, Literal, get_args, get_origin
 
 from cyclopts import App, ArgumentCollection, Token
@@ -28,6 +27,10 @@ def read_config(path: Path, known: Sequence[Key]) -> dict[str, Any]:
         raise ConfigError(f"{path}: not valid TOML: {error}.") from error
     by_name = {key.name: key for key in known}
     for name in table:
+        if isinstance(table[name], dict) and name not in by_name:
+            raise ConfigError(
+                f"{path}: [{name}]: tables are not used here; write its keys at the top of the file.", param=name
+            )
         if name not in by_name:
             raise ConfigError(f"{path}: unknown key {name!r}.{_suggestion(name, list(by_name))}", param=name)
     return {name: _checked(path, by_name[name], value) for name, value in table.items()}
@@ -40,20 +43,25 @@ def _suggestion(name: str, known: list[str]) -> str:
 
 
 def _checked(path: Path, key: Key, value: Any) -> Any:
-    kind = next(kind for kind in get_args(key.type) or (key.type,) if kind is not NoneType)
+    kind = key.kind
     where = f"{path}: {key.name}"
-    if get_origin(key.type) is Literal:
-        choices = get_args(key.type)
-        if value not in choices:
-            raise ConfigError(f"{where} must be one of {', '.join(choices)}, not {value!r}.", param=key.name)
+    if get_origin(kind) is Literal:
+        choices = get_args(kind)
+        if value not in choices and (not isinstance(value, str) or value not in key.aliases):
+            raise ConfigError(f"{where} must be one of {', '.join(choices)}, not {_toml(value)}.", param=key.name)
         return value
     # bool is an int to Python, not to a reader of the file; an integer is a fine number.
     right = type(value) is kind or (kind is float and type(value) is int)
     if not right:
-        raise ConfigError(f"{where} must be {WORDS[kind]}, not {value!r}.", param=key.name)
+        raise ConfigError(f"{where} must be {WORDS[kind]}, not {_toml(value)}.", param=key.name)
     if isinstance(value, int | float) and (complaint := key.complaint(value)):
         raise ConfigError(f"{where} {complaint}.", param=key.name)
     return value
+
+
+def _toml(value: Any) -> str:
+    """A value as the file has it, not as Python would."""
+    return str(value).lower() if isinstance(value, bool) else repr(value)
 
 
 def apply_config_file(known: Sequence[Key]) -> Any:

@@ -10,10 +10,11 @@ from typing import Annotated, Any
 
 from cyclopts import App, Parameter
 
-from headway.cli.config import DEFAULT_MODEL, ENGINE_KEYS, keys, with_flags
+from headway.cli.config import ENGINE_KEYS, keys, with_flags
 from headway.core.errors import ConfigError
 from headway.core.request import SamplingParams
 from headway.engine.config import EngineConfig, Setting
+from headway.models import DEFAULT_MODEL
 
 DEFAULT_MAX_TOKENS = 256
 
@@ -65,7 +66,7 @@ async def _generate(text: str, chat: bool, wanted: GenerateConfig, config: Engin
     from headway.cli.progress import shown_progress
     from headway.engine import Engine
 
-    with shown_progress() as report:
+    with shown_progress("starting") as report:
         engine = Engine(wanted.model, config, report=report)
         await engine.start()
     try:

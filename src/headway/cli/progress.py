@@ -2,28 +2,25 @@
 
 from __future__ import annotations
 
-import os
-import signal
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from types import FrameType
 
 from rich.console import Console
 from rich.progress import BarColumn, DownloadColumn, TaskID, TextColumn, TimeRemainingColumn
 from rich.progress import Progress as Bars
 
+from headway.cli.interrupt import ends_at_once
 from headway.models import Progress
 
 WORDS = {"fetch": "Fetching", "check": "Checking", "convert": "Converting", "tokenizer": "Reading the tokenizer of"}
-INTERRUPTED = 130
 
 
 @contextmanager
-def shown_progress() -> Iterator[Callable[[Progress], None]]:
-    """Gives the `report` that `load_model` and `Engine` take. Ctrl-C ends the process while it is open."""
+def shown_progress(doing: str) -> Iterator[Callable[[Progress], None]]:
+    """Gives the `report` that `load_model` and `Engine` take. A signal ends the process at once while it is open."""
     console = Console(stderr=True)
-    with _dies_at_once(console):
+    with ends_at_once(doing, before=console.show_cursor):
         if console.is_terminal:
             with _bars(console) as report:
                 yield report
@@ -56,21 +53,3 @@ def _lines() -> Callable[[Progress], None]:
             print(f"{description} ...", file=sys.stderr, flush=True)
 
     return report
-
-
-@contextmanager
-def _dies_at_once(console: Console) -> Iterator[None]:
-    """A download runs in a thread that cannot be cancelled, so Ctrl-C must not wait for it.
-
-    Nothing is lost: what is half written is swept by the next one who fetches.
-    """
-
-    def leave(_signal: int, _frame: FrameType | None) -> None:
-        console.show_cursor()
-        os._exit(INTERRUPTED)
-
-    before = signal.signal(signal.SIGINT, leave)
-    try:
-        yield
-    finally:
-        signal.signal(signal.SIGINT, before)

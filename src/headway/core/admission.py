@@ -6,16 +6,16 @@ expired, failed. Counters are kept incrementally; tests/laws recount them.
 
 from __future__ import annotations
 
-from collections import deque
+from collections.abc import Sequence as ReadOnlySequence
 from dataclasses import dataclass
 
-from headway.core.errors import ContextLengthExceeded, QueueFull
+from headway.core.errors import ContextLengthExceeded, InvalidRequest, QueueFull
 from headway.core.request import Request
 
 NS_PER_S = 1_000_000_000
 MAX_RETRY_AFTER_S = 60.0
-# How many recent starts the drain rate looks back on: enough to smooth a batch that starts at once.
-DRAIN_WINDOW = 64
+# What each later start leaves of an earlier one in the drain rate: about the last fifty matter.
+DRAIN_MEMORY = 0.98
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,6 +26,27 @@ class AdmissionLimits:
     kv_capacity_tokens: int  # what all KV blocks hold
     max_waiting: int = 1024  # requests
     max_waiting_tokens: int = 1_000_000
+
+
+class _DrainRate:
+    """How fast the waiting room empties *while there is somebody in it*: idle time says nothing about the rate."""
+
+    __slots__ = ("_elapsed_ns", "_since_ns", "_tokens")
+
+    def __init__(self) -> None:
+        self._since_ns: int | None = None  # of the last start, if it left somebody waiting
+        self._tokens = 0.0
+        self._elapsed_ns = 0.0
+
+    @property
+    def tokens_per_ns(self) -> float:
+        return self._tokens / self._elapsed_ns if self._elapsed_ns else 0.0
+
+    def started(self, prompt_tokens: int, now: int, *, still_waiting: bool) -> None:
+        if self._since_ns is not None:
+            self._tokens = self._tokens * DRAIN_MEMORY + prompt_tokens
+            self._elapsed_ns = self._elapsed_ns * DRAIN_MEMORY + (now - self._since_ns)
+        self._since_ns = now if still_waiting else None
 
 
 class Reservation:
@@ -47,10 +68,46 @@ class Admission:
         self.requests = 0  # inside the service: waiting or running
         self.waiting = 0
         self.waiting_tokens = 0
-        self._starts: deque[tuple[int, int]] = deque(maxlen=DRAIN_WINDOW)  # (now, prompt tokens)
+        self._drain = _DrainRate()
 
-    def reserve(self, request: Request, now: int) -> Reservation:
-        """Raises `ContextLengthExceeded` for what can never fit and `QueueFull` for what does not fit now."""
+    def reserve(self, requests: ReadOnlySequence[Request]) -> list[Reservation]:
+        """A hold for each of `requests`, or for none of them.
+
+        Raises `InvalidRequest` for what can never be let in, `QueueFull` for what cannot be now.
+        """
+        for request in requests:
+            self._check_fits(request)
+        limits, count = self.limits, len(requests)
+        if count > limits.max_waiting:
+            raise InvalidRequest(
+                f"One call asks for {count} outputs; this server lets at most {limits.max_waiting} requests wait "
+                "(--max-waiting). Ask for fewer in one call.",
+                param="n",
+            )
+        self.check_waiting(count)
+        tokens = sum(request.prompt_tokens for request in requests)
+        # An empty waiting room takes any call whose prompts fit the model: a limit must never make one impossible.
+        if self.waiting and self.waiting_tokens + tokens > limits.max_waiting_tokens:
+            raise QueueFull(
+                f"{self.waiting_tokens} prompt tokens are waiting; with {tokens} more the limit of "
+                f"{limits.max_waiting_tokens} (--max-waiting-tokens) would be passed.",
+                retry_after_s=self.retry_after_s(),
+            )
+        self.requests += count
+        self.waiting += count
+        self.waiting_tokens += tokens
+        return [Reservation(request) for request in requests]
+
+    def check_waiting(self, more: int = 1) -> None:
+        """Raises `QueueFull` when not so many `more` requests may wait, whatever they are."""
+        if self.waiting + more > self.limits.max_waiting:
+            raise QueueFull(
+                f"{self.waiting} requests are waiting, and this server lets at most {self.limits.max_waiting} wait "
+                "(--max-waiting).",
+                retry_after_s=self.retry_after_s(),
+            )
+
+    def _check_fits(self, request: Request) -> None:
         limits = self.limits
         if request.total_tokens > limits.max_model_len:
             raise ContextLengthExceeded(
@@ -65,31 +122,11 @@ class Admission:
                 f"{request.total_tokens}. Lower max_tokens, or start the server with a larger --kv-cache-gib.",
                 param="max_tokens",
             )
-        self.check_waiting(now)
-        # An empty waiting room takes any prompt that fits the model: a limit must never make one impossible.
-        if self.waiting and self.waiting_tokens + request.prompt_tokens > limits.max_waiting_tokens:
-            raise QueueFull(
-                f"{self.waiting_tokens} prompt tokens are waiting; with {request.prompt_tokens} more the limit of "
-                f"{limits.max_waiting_tokens} (--max-waiting-tokens) would be passed.",
-                retry_after_s=self.retry_after_s(now),
-            )
-        self.requests += 1
-        self.waiting += 1
-        self.waiting_tokens += request.prompt_tokens
-        return Reservation(request)
-
-    def check_waiting(self, now: int) -> None:
-        """Raises `QueueFull` when not one more request may wait, whatever it is."""
-        if self.waiting >= self.limits.max_waiting:
-            raise QueueFull(
-                f"{self.waiting} requests are waiting, which is the limit of this server (--max-waiting).",
-                retry_after_s=self.retry_after_s(now),
-            )
 
     def start(self, reservation: Reservation, now: int) -> None:
         """The request leaves the waiting room for an engine."""
         self._leave_waiting(reservation)
-        self._starts.append((now, reservation.request.prompt_tokens))
+        self._drain.started(reservation.request.prompt_tokens, now, still_waiting=self.waiting > 0)
 
     def settle(self, reservation: Reservation) -> None:
         """Give everything back. A second call is a defect of the caller."""
@@ -100,14 +137,16 @@ class Admission:
         reservation.settled = True
         self.requests -= 1
 
-    def retry_after_s(self, now: int) -> float:
-        """When the waiting room, at the rate of the recent starts, will have drained; 1 s when nothing is known."""
-        if len(self._starts) < 2:
-            return 1.0
-        started_tokens = sum(tokens for _, tokens in self._starts)
-        elapsed_ns = max(1, now - self._starts[0][0])
-        drain_s = self.waiting_tokens * elapsed_ns / (started_tokens * NS_PER_S)
+    def retry_after_s(self) -> float:
+        """When the waiting room will have drained, at the rate it drains; 1 s when nothing is known."""
+        rate = self._drain.tokens_per_ns
+        drain_s = self.waiting_tokens / rate / NS_PER_S if rate else 0.0
         return min(MAX_RETRY_AFTER_S, max(1.0, drain_s))
+
+    @property
+    def drain_tokens_per_ns(self) -> float:
+        """Prompt tokens started per ns while others waited; 0 when nothing has been measured."""
+        return self._drain.tokens_per_ns
 
     def _leave_waiting(self, reservation: Reservation) -> None:
         assert reservation.waiting, f"request {reservation.request.id} is not waiting"

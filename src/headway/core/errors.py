@@ -71,6 +71,18 @@ class Draining(Refused):
     code = "not_ready"
 
 
+class TtftUnreachable(Refused):
+    """Before its first token could come, the request's own limit on TTFT would have passed."""
+
+    code = "ttft_unreachable"
+
+
+class KvExhausted(Refused):
+    """The KV cache filled up under a running sequence, and the operator chose to fail it rather than preempt."""
+
+    code = "kv_exhausted"
+
+
 class Expired(Refused):
     """The request waited longer than its limit and was turned away before it cost anything."""
 

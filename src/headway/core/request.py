@@ -6,9 +6,13 @@ forgotten path is a `KeyError` in a test rather than a leaked slot in production
 
 from __future__ import annotations
 
+from collections.abc import Hashable, Mapping
 from collections.abc import Sequence as ReadOnlySequence
 from dataclasses import dataclass, field
 from enum import Enum
+from typing import Any
+
+from headway.core.errors import InvalidRequest
 
 # A request is one prompt and one output. A client call with n=3 is three requests that share a prompt.
 RequestId = str
@@ -62,11 +66,25 @@ class Reason(Enum):
     LENGTH = "length"
 
 
+# Least and greatest of each number, both allowed.
+SAMPLING_RANGES: dict[str, tuple[float, float]] = {
+    "temperature": (0.0, 2.0),
+    "top_p": (1e-6, 1.0),
+    "top_k": (0, 2**31 - 1),
+    "min_p": (0.0, 1.0),
+    "frequency_penalty": (-2.0, 2.0),
+    "presence_penalty": (-2.0, 2.0),
+    "repetition_penalty": (0.01, 100.0),
+    "logprobs": (0, 20),
+    "min_tokens": (0, 2**31 - 1),
+}
+
+
 @dataclass(frozen=True, slots=True)
 class SamplingParams:
     """How tokens are drawn and when they stop. The core only carries this; executors act on it.
 
-    Ranges are checked where the outside world enters (`wire/`); here they are taken as given.
+    Raises `InvalidRequest`, naming the field, for what no executor could act on.
     """
 
     temperature: float = 1.0  # 0 is greedy
@@ -84,6 +102,35 @@ class SamplingParams:
     stop_token_ids: tuple[int, ...] = ()  # beside the model's own end-of-sequence ids
     stop: tuple[str, ...] = ()  # strings; the driver finds them, since only it sees text
 
+    def __post_init__(self) -> None:
+        for name, (low, high) in SAMPLING_RANGES.items():
+            value = getattr(self, name)
+            if value is not None and not low <= value <= high:  # NaN is in no range
+                raise InvalidRequest(f"{name} must be between {low:g} and {high:g}, not {value!r}.", param=name)
+        # What people write: one string for a tuple of one, and a mapping for pairs.
+        stop: Any = self.stop
+        bias: Any = self.logit_bias
+        if isinstance(stop, str):
+            object.__setattr__(self, "stop", (stop,))
+        if isinstance(bias, Mapping):
+            object.__setattr__(self, "logit_bias", tuple(bias.items()))
+
+
+@dataclass(frozen=True, slots=True)
+class Slo:
+    """What a request was promised, in ns; 0 promises nothing.
+
+    `ttft_ns` and `itl_ns` are targets to schedule by. `ttft_limit_ns` is a limit: a request that cannot meet it is
+    better refused than served.
+    """
+
+    ttft_ns: int = 0
+    itl_ns: int = 0
+    ttft_limit_ns: int = 0
+
+
+NO_SLO = Slo()
+
 
 @dataclass(slots=True, eq=False)
 class Request:
@@ -96,6 +143,11 @@ class Request:
     params: SamplingParams = field(default_factory=SamplingParams)
     tenant: str = ""
     priority: int = 0  # lower is sooner, as in vLLM
+    slo: Slo = NO_SLO
+    cache_scope: Hashable = ""  # a prefix is shared only between requests of equal scope
+    # Set by the front when it lets the request in.
+    latest_start_ns: int = 0  # when its prefill must begin for its TTFT to hold; 0 without a promise
+    aged_at_ns: int = 0  # from when on it goes before everybody younger; 0 for never
     state: State = State.WAITING
 
     @property

@@ -1,375 +1,325 @@
 """`Scheduler`: decides what one engine's next step carries.
 
-`plan(now)` gives the next `Step`, `commit(step, outcome, now)` the events that follow from it.
+`plan(now)` gives the next `Step`, `commit(step, outcome, now)` the events that follow from it. It holds running and
+preempted sequences and has no waiting room: it pulls from the `Front` what it can start. Only `plan` allocates blocks;
+blocks used by a step in flight are freed only by its `commit`.
 
-It holds running and preempted sequences and has no waiting room: it pulls from the `Front` what it can start.
-Only `plan` allocates blocks; blocks used by a step in flight are freed only by its `commit`.
+A step is filled in this order: a token for every sequence that streams; then prompts, as many tokens as the budget and
+the ITL promise allow, in order of their TTFT slack, those already begun and those still waiting together.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass, field
-
+from headway.core.decisions import Decision, Listener, ignore
+from headway.core.draft import Draft
+from headway.core.errors import KvExhausted
 from headway.core.kv import KvPool
-from headway.core.request import Reason, Request, RequestId, State, Times, Usage, move
-from headway.core.step import Begin, Outcome, Row, RowResult, Step, TokenLogprob
+from headway.core.lanes import Fit, Pull, Standing, standing
+from headway.core.leap import Leap
+from headway.core.limits import SchedulerLimits
+from headway.core.pace import Shape, StepTimeModel
+from headway.core.policies import HEADWAY, Policy
+from headway.core.request import Request, State
+from headway.core.scheduler_base import SchedulerBase
+from headway.core.sequence import Sequence
+from headway.core.step import Step
 
-# Called with a predicate and `now`; returns a request that satisfies it, taken out of the waiting room, or None.
-Pull = Callable[[Callable[[Request], bool], int], Request | None]
-
-
-class BrokenOutcome(ValueError):
-    """An executor answered something else than what it was asked: it is not to be trusted any more."""
-
-
-@dataclass(frozen=True, slots=True)
-class SchedulerLimits:
-    """The limits of one step. A chunk that does not finish its prompt ends at a multiple of `chunk_multiple_tokens`."""
-
-    max_num_seqs: int
-    max_num_batched_tokens: int
-    chunk_multiple_tokens: int = 1
-
-    def __post_init__(self) -> None:
-        least = max(self.max_num_seqs, self.chunk_multiple_tokens)
-        if self.max_num_seqs < 1 or self.max_num_batched_tokens < least:
-            raise ValueError(
-                f"max_num_seqs is {self.max_num_seqs} and must be at least 1; max_num_batched_tokens is "
-                f"{self.max_num_batched_tokens} and must be at least {least}, so that every running sequence can decode"
-            )
+# A prompt that was begun gets at least one block in this many steps, even when decode has no time to spare.
+YIELD_EVERY = 4
 
 
-class Sequence:
-    """A started request: its tokens, how many of them are resident in KV, and where."""
+class Scheduler(SchedulerBase):
+    """Continuous batching: every step takes whom it can, and slots are refilled as soon as they are free."""
 
-    __slots__ = ("blocks", "cancelled", "computed", "handle", "in_flight", "known", "request", "times", "tokens")
+    def __init__(
+        self,
+        limits: SchedulerLimits,
+        pool: KvPool,
+        pull: Pull,
+        *,
+        model: StepTimeModel,
+        policy: Policy = HEADWAY,
+        listener: Listener = ignore,
+    ) -> None:
+        super().__init__(limits, pool, pull, model=model, listener=listener)
+        self.policy = policy
+        self._steps_without_prefill = 0  # while there was some to do
 
-    def __init__(self, handle: int, request: Request, now: int) -> None:
-        self.handle = handle
-        self.request = request
-        self.tokens = list(request.prompt)  # prompt, then output
-        self.computed = 0  # tokens whose KV is resident
-        self.blocks: list[int] = []
-        self.known = False  # the executor has its `Begin`
-        self.in_flight = False  # a planned step that is not committed holds a row of it
-        self.cancelled = False  # to be ended by the commit of the step in flight
-        self.times = Times(arrival_ns=request.arrival_ns, started_ns=now)
+    def plan(self, now: int, *, most_steps: int = 1) -> Step | None:
+        """The next step, or None when there is nothing to compute. The last step must be committed first.
 
-    @property
-    def output_tokens(self) -> int:
-        return len(self.tokens) - self.request.prompt_tokens
-
-    @property
-    def remaining(self) -> int:
-        """Tokens that must be fed before the next one can be drawn: 1 while decoding."""
-        return len(self.tokens) - self.computed
-
-
-@dataclass(frozen=True, slots=True)
-class Produced:
-    """New tokens of a request, in order."""
-
-    request: Request
-    tokens: list[int]
-    logprobs: list[TokenLogprob] | None
-
-
-@dataclass(frozen=True, slots=True)
-class Ended:
-    """The one terminal event of a started request. `reason` is set when `state` is FINISHED."""
-
-    request: Request
-    state: State
-    reason: Reason | None
-    usage: Usage
-    times: Times
-
-
-Event = Produced | Ended
-
-
-@dataclass(slots=True)
-class Counters:
-    """Totals since start. Seconds are what the executor reported; a mixed step's are split by its tokens."""
-
-    steps: int = 0
-    prefill_tokens: int = 0
-    decode_tokens: int = 0
-    prefill_seconds: float = 0.0
-    decode_seconds: float = 0.0
-    preemptions: int = 0
-    recomputed_tokens: int = 0
-    ended: dict[str, int] = field(default_factory=dict)  # by finish reason, or by state where there is none
-
-
-class Scheduler:
-    """One engine's running sequences. `running` is in order of start, oldest first."""
-
-    def __init__(self, limits: SchedulerLimits, pool: KvPool, pull: Pull) -> None:
-        self.limits = limits
-        self.pool = pool
-        self.pull = pull
-        self.running: list[Sequence] = []
-        self.preempted: list[Sequence] = []  # oldest first; readmitted before anything new is pulled
-        self.counters = Counters()
-        self._sequences: dict[RequestId, Sequence] = {}
-        self._by_handle: dict[int, Sequence] = {}
-        self._next_handle = 0
-        self._next_step = 0
-        self._dropped: list[int] = []
-        self._in_flight: Step | None = None
-
-    @property
-    def busy(self) -> bool:
-        return bool(self._sequences)
-
-    @property
-    def kv_tokens(self) -> int:
-        """Tokens resident in KV."""
-        return sum(seq.computed for seq in self.running)
-
-    def check(self, step: Step, outcome: Outcome) -> None:
-        """Raises `BrokenOutcome` when `outcome` does not answer `step` row by row. Whoever reads it first checks it."""
-        _match(step, outcome)
-
-    def request(self, handle: int) -> Request:
-        """The request behind a row of the step in flight."""
-        return self._by_handle[handle].request
-
-    def plan(self, now: int) -> Step | None:
-        """The next step, or None when there is nothing to compute. The last step must be committed first."""
+        With `most_steps` above 1, as many equal decode steps as are certain to follow (`horizon`) may be one `Step`
+        with `repeat`: nobody may arrive or wait meanwhile. Only a simulation can promise that.
+        """
         assert self._in_flight is None, "plan() before the last step was committed"
-        draft = _Draft(self.limits.max_num_batched_tokens)
-        self._plan_decode(draft)
-        self._plan_prefill(draft)
-        if self.preempted:
-            self._readmit(draft)
-        if not self.preempted:
-            self._start(draft, now)
+        # Slots that drain after a reconfigure may be more than the budget: those who stream still get their token.
+        draft = Draft(now, max(self.limits.max_num_batched_tokens, len(self.running)))
+        if self.policy.decode_first:
+            self._seat_priorities(draft)
+            block_size = self.pool.block_size
+            for seq in self.running[:]:
+                if seq.request.state is not State.DECODE:
+                    continue
+                held = len(seq.table.blocks) * block_size
+                if len(seq.tokens) <= held or self._make_room(seq, len(seq.tokens), draft):
+                    draft.add_decode(seq)
+            self._pace(draft)
+            self._feed_prompts(draft)
+            if most_steps > 1:
+                self._leap(draft, most_steps)
+        else:
+            self._feed_in_order(draft)
         if not draft.rows:
             return None
         return self._take_off(draft)
 
-    def commit(self, step: Step, outcome: Outcome, now: int) -> list[Event]:
-        """Apply what the executor computed for the step in flight.
+    # -- decode --------------------------------------------------------------------------------------------------
 
-        Raises `BrokenOutcome`, with nothing applied, when the outcome does not answer the step row by row.
+    def _feed_decode(self, seq: Sequence, draft: Draft) -> None:
+        if seq.request.state is State.DECODE and self._make_room(seq, len(seq.tokens), draft):
+            draft.add(seq, seq.remaining, samples=True)
+
+    def _make_room(self, seq: Sequence, tokens: int, draft: Draft) -> bool:
+        """Blocks for `tokens` tokens of a running sequence, from a victim if need be. False when it was the victim."""
+        while not self.residents.grow(seq, tokens):
+            able = self.residents.able_to_yield()
+            if not able:
+                return False  # the oldest, beside those with blocks set aside: it waits where it is until one ends
+            if self._take_kv(able, seq, draft) is seq:
+                return False
+        return True
+
+    def _take_kv(self, able: list[Sequence], needy: Sequence, draft: Draft) -> Sequence:
+        """Take a victim's KV, as `kv_full` and the policy say, and return the victim."""
+        if self.limits.kv_full == "reject":
+            victim = able[-1]
+            self._reject(victim, draft)
+        else:
+            victim = self.policy.victim(able, draft.now)
+            self._preempt(victim, draft, f"block for {needy.request.id}")
+        return victim
+
+    # -- leaps ---------------------------------------------------------------------------------------------------
+
+    def horizon(self, most: int = 1 << 20) -> int:
+        """How many coming steps are certain to repeat one shape, if nobody arrives, waits, or ends of itself.
+
+        Everybody must be decoding. Then nothing changes until somebody reaches `max_tokens`, or needs a block that is
+        not there.
         """
-        assert self._in_flight is step, "commit() of a step that is not in flight"
-        results = _match(step, outcome)
-        self._in_flight = None
-        self._count(step, outcome)
-        events: list[Event] = []
-        for row in step.rows:
-            seq = self._by_handle[row.seq]
-            seq.in_flight = False
-            seq.computed += len(row.tokens)
-            if seq.cancelled:
-                events.append(self._end(seq, State.CANCELLED, None, now))
-            elif row.samples:
-                self._apply(seq, results[row.seq], now, events)
-        return events
+        if self.preempted or any(seq.request.state is not State.DECODE for seq in self.running):
+            return 1
+        steps = min((seq.request.max_tokens - seq.output_tokens for seq in self.running), default=1)
+        low, high = 1, max(1, min(most, steps))
+        while low < high:  # the largest number for which there are blocks
+            middle = (low + high + 1) // 2
+            low, high = (middle, high) if self._blocks_short(middle) <= 0 else (low, middle - 1)
+        return low
 
-    def cancel(self, request_id: RequestId, now: int) -> list[Event]:
-        """End a request as soon as no step in flight uses its blocks. Unknown ids are ignored: it may have ended."""
-        seq = self._sequences.get(request_id)
-        if seq is None:
-            return []
-        if seq.in_flight:
-            seq.cancelled = True  # its terminal event comes with the commit
-            return []
-        return [self._end(seq, State.CANCELLED, None, now)]
-
-    def abort(self, now: int) -> list[Event]:
-        """The executor lost everything: every sequence fails, and the KV cache is empty again."""
-        self._in_flight = None
-        events: list[Event] = []
-        for seq in list(self._sequences.values()):
-            seq.known = False
-            seq.in_flight = False
-            state = State.CANCELLED if seq.cancelled else State.FAILED
-            events.append(self._end(seq, state, None, now))
-        self._dropped.clear()  # a new executor knows nobody
-        return events
-
-    # -- planning ------------------------------------------------------------------------------------------------
-
-    def _plan_decode(self, draft: _Draft) -> None:
-        """One token for every decoding sequence, oldest first, so that who must yield KV is always younger."""
-        for seq in self.running[:]:
-            if seq.request.state is not State.DECODE:
-                continue
-            while not self.pool.grow(seq.blocks, len(seq.tokens)):
-                victim = self.running[-1]
-                self._preempt(victim)
-                if victim is seq:
-                    break
-            else:
-                draft.add(seq, seq.remaining, samples=True)
-
-    def _plan_prefill(self, draft: _Draft) -> None:
-        """Chunks for prompts already begun, oldest first, from what decode left of the budget."""
-        for seq in self.running[:]:
-            if seq.request.state is not State.PREFILL:
-                continue
-            self._add_chunk(seq, draft)
-            # Prompts that hold all KV between them and cannot go on would wait for each other for ever.
-            while not draft.rows and self.running[-1] is not seq:
-                self._preempt(self.running[-1])
-                self._add_chunk(seq, draft)
-
-    def _readmit(self, draft: _Draft) -> None:
-        while self.preempted and self._has_room(len(self.preempted[0].tokens), draft):
-            seq = self.preempted.pop(0)
-            seq.request.state = move(seq.request.state, State.PREFILL)
-            self._enter(seq)
-            self._add_chunk(seq, draft)
-
-    def _start(self, draft: _Draft, now: int) -> None:
-        """Pull new requests while a slot, KV for the whole prompt and budget remain."""
-
-        def accepts(request: Request) -> bool:
-            return self._has_room(request.prompt_tokens, draft)
-
-        while draft.budget > 0 and (request := self.pull(accepts, now)) is not None:
-            self._next_handle += 1
-            seq = Sequence(self._next_handle, request, now)
-            request.state = move(request.state, State.PREFILL)
-            self._sequences[request.id] = self._by_handle[seq.handle] = seq
-            self._enter(seq)
-            self._add_chunk(seq, draft)
-
-    def _enter(self, seq: Sequence) -> None:
-        """Into `running`, by age: a readmitted sequence is older than those that started while it was out."""
-        at = len(self.running)
-        while at and self.running[at - 1].handle > seq.handle:
-            at -= 1
-        self.running.insert(at, seq)
-
-    def _has_room(self, tokens: int, draft: _Draft) -> bool:
-        """Can a sequence with `tokens` tokens to feed start now without taking KV that begun prompts still need?"""
-        if draft.budget <= 0 or len(self.running) >= self.limits.max_num_seqs:
-            return False
-        # One token beyond the prompt: the first decode must not need a preemption.
-        wanted = self.pool.blocks_for(tokens + 1)
-        promised = sum(
-            self.pool.blocks_for(len(seq.tokens) + 1) - len(seq.blocks)
-            for seq in self.running
-            if seq.request.state is State.PREFILL
+    def _blocks_short(self, steps: int) -> int:
+        """How many blocks are missing for everybody to decode `steps` more tokens; committed ones have theirs."""
+        pool = self.pool
+        return (
+            sum(
+                max(0, pool.blocks_for(len(seq.tokens) - 1 + steps) - len(seq.table.blocks))
+                for seq in self.running
+                if not seq.committed
+            )
+            - self.residents.free_blocks
         )
-        return wanted + promised <= self.pool.free_blocks
 
-    def _add_chunk(self, seq: Sequence, draft: _Draft) -> None:
-        """Feed as much of what remains as budget, KV and alignment allow; maybe nothing."""
-        room = (len(seq.blocks) + self.pool.free_blocks) * self.pool.block_size
-        end = min(len(seq.tokens), seq.computed + draft.budget, room)
+    def _leap(self, draft: Draft, most_steps: int) -> None:
+        """Make the planned step stand for as many as are certain to be like it."""
+        if draft.prefill_tokens or len(draft.rows) != len(self.running) or self._due:  # an end is told by this commit
+            return
+        draft.repeat = self.horizon(most_steps)
+        if draft.repeat > 1:
+            self._leap_in_flight = Leap(self.residents, self.running, draft.repeat)
+
+    # -- prefill -------------------------------------------------------------------------------------------------
+
+    def _pace(self, draft: Draft) -> None:
+        """How long prefill may take beside these decode rows; and what it is owed if that was nothing for too long."""
+        if self.policy.paced and draft.itl_ns:
+            draft.time_ns = draft.itl_ns / self.model.margin - self.model.coefficients.predict_ns(draft.shape)
+        if self._steps_without_prefill < YIELD_EVERY - 1:
+            return
+        begun = next((seq for seq in self.running if seq.request.state is State.PREFILL), None)
+        if begun is None:
+            return  # it has left since
+        draft.owed_tokens = max(self.pool.block_size, self.limits.chunk_multiple_tokens)
+        if draft.time_ns <= 0:
+            self._listener(Decision(draft.now, "yield", begun.request.id))
+
+    def _feed_prompts(self, draft: Draft) -> None:
+        """Prompts in order of urgency, waiting ones started where their turn comes."""
+        draft.promised_blocks = self.residents.promised_blocks
+        self._readmit(draft)
+        begun = [seq for seq in self.running if seq.request.state is State.PREFILL]
+        ranked = sorted(((standing(seq.request, draft.now), seq) for seq in begun), key=lambda pair: pair[0])
+        for rank, seq in ranked:
+            self._start(draft, before=rank)
+            self._feed_chunk(seq, draft)
+            # Prompts that hold all KV between them and cannot go on would wait for each other for ever.
+            while not draft.rows and (others := [one for one in self.residents.able_to_yield() if one is not seq]):
+                self._take_kv(others[-1:], seq, draft)
+                self._feed_chunk(seq, draft)
+        self._start(draft)
+        starved = bool(begun) and not draft.prefill_tokens
+        self._steps_without_prefill = self._steps_without_prefill + 1 if starved else 0
+
+    def _feed_chunk(self, seq: Sequence, draft: Draft) -> None:
+        """As much of what remains as budget, time, KV and alignment allow; maybe nothing."""
+        if seq.request.state is not State.PREFILL:
+            return  # preempted since the list was made
+        tokens = min(seq.remaining, self._chunk_tokens(seq.computed, draft))
+        end = min(seq.computed + tokens, self.residents.room(seq))
         if end < len(seq.tokens):
             end -= end % self.limits.chunk_multiple_tokens
         if end <= seq.computed:
             return
-        grown = self.pool.grow(seq.blocks, end)
+        held = len(seq.table.blocks)
+        grown = self.residents.grow(seq, end)
         assert grown, "the chunk was cut to what the pool has"
-        draft.add(seq, end - seq.computed, samples=end == len(seq.tokens))
+        if not seq.committed:
+            draft.promised_blocks -= len(seq.table.blocks) - held
+        tokens = end - seq.computed
+        draft.time_ns -= self.model.coefficients.prefill_ns(seq.computed, tokens)
+        draft.add(seq, tokens, samples=end == len(seq.tokens))
 
-    def _preempt(self, seq: Sequence) -> None:
-        """Give a running sequence's KV back; its tokens are fed again when it is readmitted."""
-        self.running.remove(seq)
-        self.pool.release(seq.blocks)
-        self.counters.preemptions += 1
-        self.counters.recomputed_tokens += seq.computed
-        seq.computed = 0
-        seq.request.state = move(seq.request.state, State.PREEMPTED)
-        self.preempted.append(seq)
-        self.preempted.sort(key=lambda waiting: waiting.handle)
+    def _chunk_tokens(self, start: int, draft: Draft) -> int:
+        """How many tokens from position `start` the budgets of `draft` allow."""
+        by_time = self.model.coefficients.tokens_within(start, draft.time_ns)
+        return min(draft.budget_tokens, max(by_time, draft.owed_tokens))
 
-    def _take_off(self, draft: _Draft) -> Step:
-        self._next_step += 1
-        step = Step(
-            id=self._next_step,
-            rows=draft.rows,
-            prefill_tokens=draft.prefill_tokens,
-            decode_tokens=draft.decode_tokens,
-            context_tokens=draft.context_tokens,
-            dropped=self._dropped,
-        )
-        self._dropped = []
-        self._in_flight = step
-        return step
+    def _feed_in_order(self, draft: Draft) -> None:
+        """Everything in order of start, and nothing new in a step that preempted: how others do it."""
+        for seq in self.running[:]:
+            if seq.request.state is State.DECODE and draft.budget_tokens:
+                self._feed_decode(seq, draft)
+            elif seq.request.state is State.PREFILL and draft.budget_tokens:
+                self._make_room(seq, min(len(seq.tokens), seq.computed + draft.budget_tokens), draft)
+                self._feed_chunk(seq, draft)
+        if not draft.preempted or self.policy.start_after_preemption:
+            self._readmit(draft)
+            for seq in self.running[:]:
+                if not seq.in_flight:
+                    self._feed_chunk(seq, draft)
+            self._start(draft)
 
-    # -- committing ----------------------------------------------------------------------------------------------
+    # -- starting ------------------------------------------------------------------------------------------------
 
-    def _apply(self, seq: Sequence, result: RowResult, now: int, events: list[Event]) -> None:
-        if not seq.times.first_token_ns:
-            seq.times.first_token_ns = now
-        if seq.request.state is State.PREFILL:
-            seq.request.state = move(seq.request.state, State.DECODE)
-        seq.tokens.extend(result.tokens)
-        events.append(Produced(seq.request, result.tokens, result.logprobs))
-        if result.ended is not None:
-            events.append(self._end(seq, State.FINISHED, result.ended, now))
+    def _start(self, draft: Draft, before: Standing | None = None) -> None:
+        """Pull new requests, those that stand `before` something already begun, and begin them.
 
-    def _end(self, seq: Sequence, state: State, reason: Reason | None, now: int) -> Ended:
-        request = seq.request
-        (self.preempted if request.state is State.PREEMPTED else self.running).remove(seq)
-        del self._sequences[request.id], self._by_handle[seq.handle]
-        self.pool.release(seq.blocks)
-        if seq.known:
-            self._dropped.append(seq.handle)
-        request.state = move(request.state, state)
-        seq.times.ended_ns = now
-        label = reason.value if reason is not None else state.value
-        self.counters.ended[label] = self.counters.ended.get(label, 0) + 1
-        return Ended(request, state, reason, Usage(request.prompt_tokens, seq.output_tokens), seq.times)
+        What lost its place comes back before anything new of its priority; and, once aged, before anything new.
+        """
 
-    def _count(self, step: Step, outcome: Outcome) -> None:
-        counters = self.counters
-        counters.steps += 1
-        counters.prefill_tokens += step.prefill_tokens
-        counters.decode_tokens += step.decode_tokens
-        prefill_share = step.prefill_tokens / step.tokens
-        counters.prefill_seconds += outcome.seconds * prefill_share
-        counters.decode_seconds += outcome.seconds * (1.0 - prefill_share)
+        def accepts(request: Request) -> Fit:
+            if self._owed_to_preempted(request, draft.now):
+                return Fit.FULL
+            if before is not None and standing(request, draft.now) >= before:
+                return Fit.FULL
+            return self._fit(request, draft)
 
+        while draft.open and (request := self.pull(accepts, draft.now)) is not None:
+            self._feed_chunk(self._begin(request, draft), draft)
 
-class _Draft:
-    """A step while it is being planned: rows so far and budget left."""
+    def _seat_priorities(self, draft: Draft) -> None:
+        """When all slots are taken, whoever waits with a higher priority takes the slot of a lower one."""
 
-    __slots__ = ("budget", "context_tokens", "decode_tokens", "prefill_tokens", "rows")
+        def accepts(request: Request) -> Fit:
+            seat = self._seat_of_lower(request)
+            if seat is None or self._owed_to_preempted(request, draft.now):
+                return Fit.FULL
+            needed = self.residents.needs(request.prompt, request.prompt_tokens + 1, request.cache_scope)
+            return Fit.START if needed <= self.residents.free_without(seat, request) else Fit.NO_KV
 
-    def __init__(self, budget: int) -> None:
-        self.budget = budget
-        self.rows: list[Row] = []
-        self.prefill_tokens = 0
-        self.decode_tokens = 0
-        self.context_tokens = 0
+        while len(self.running) >= self.limits.max_num_seqs:
+            request = self.pull(accepts, draft.now)
+            if request is None:
+                return
+            seat = self._seat_of_lower(request)
+            assert seat is not None
+            self._preempt(seat, draft, f"slot for {request.id}")
+            self._begin(request, draft)
 
-    def add(self, seq: Sequence, tokens: int, *, samples: bool) -> None:
-        request = seq.request
-        begin = None
-        if not seq.known:
-            begin = Begin(request.params, request.prompt, request.max_tokens)
-            seq.known = True
-        start = seq.computed
-        self.rows.append(Row(seq.handle, start, seq.tokens[start : start + tokens], seq.blocks, samples, begin))
-        seq.in_flight = True
-        self.budget -= tokens
-        if request.state is State.DECODE:
-            self.decode_tokens += tokens
-            self.context_tokens += start
+    def _owed_to_preempted(self, request: Request, now: int) -> bool:
+        """Does somebody preempted come before `request`, by age or priority?"""
+        return any(standing(seq.request, now)[:2] <= standing(request, now)[:2] for seq in self.preempted)
+
+    def _seat_of_lower(self, request: Request) -> Sequence | None:
+        """Who would give up its slot for `request`: the lowest priority below its own, that has not paid enough yet."""
+        lower = [
+            seq
+            for seq in self.running
+            if seq.request.priority > request.priority
+            and not seq.committed
+            and seq.preemptions < self.policy.max_preemptions
+        ]
+        return max(lower, key=lambda seq: (seq.request.priority, seq.handle), default=None)
+
+    def _fit(self, request: Request, draft: Draft) -> Fit:
+        """Can `request` start now, without breaking a promise to those who run?"""
+        if len(self.running) >= self.limits.max_num_seqs or self._would_slow(request):
+            return Fit.FULL
+        if self._chunk_tokens(0, draft) < min(request.prompt_tokens, self.limits.chunk_multiple_tokens):
+            return Fit.FULL  # nothing of it could be computed now: it waits better where it is
+        if self.limits.kv_full == "wait":
+            tokens = request.total_tokens
+        elif self.policy.whole_prompt_kv:
+            tokens = request.prompt_tokens + 1  # the first decode must not need a preemption
         else:
-            self.prefill_tokens += tokens
+            cached, _ = self.pool.cached(request.prompt, request.cache_scope)
+            tokens = min(request.prompt_tokens, cached * self.pool.block_size + draft.budget_tokens)
+        needed = self.residents.needs(request.prompt, tokens, request.cache_scope)
+        return Fit.START if needed <= self.residents.free_blocks - draft.promised_blocks else Fit.NO_KV
 
+    def _would_slow(self, request: Request) -> bool:
+        """Would one more stream push the decode step over the ITL that those who stream were promised?"""
+        if not self.policy.paced or not self.running:
+            return False
+        promises = [seq.request.slo.itl_ns for seq in self.running if seq.request.slo.itl_ns]
+        if request.slo.itl_ns:
+            promises.append(request.slo.itl_ns)
+        if not promises:
+            return False
+        context = sum(len(seq.tokens) for seq in self.running) + request.prompt_tokens
+        predicted = self.model.coefficients.predict_ns(Shape(0, len(self.running) + 1, context))
+        return predicted * self.model.margin > min(promises)
 
-def _match(step: Step, outcome: Outcome) -> dict[int, RowResult]:
-    """Results by handle, once they are known to answer exactly the sampling rows of `step`."""
-    if outcome.step_id != step.id:
-        raise BrokenOutcome(f"the outcome answers step {outcome.step_id}, not step {step.id}")
-    expected = [row.seq for row in step.rows if row.samples]
-    given = [result.seq for result in outcome.results]
-    if given != expected:
-        raise BrokenOutcome(f"step {step.id} sampled for sequences {expected}, the outcome holds {given}")
-    for result in outcome.results:
-        if not result.tokens:
-            raise BrokenOutcome(f"step {step.id} produced no token for sequence {result.seq}")
-    return {result.seq: result for result in outcome.results}
+    def _begin(self, request: Request, draft: Draft) -> Sequence:
+        seq = self.residents.begin(request, draft.now, commit=self.limits.kv_full == "wait")
+        draft.promised_blocks += self._promise(seq)
+        return seq
+
+    def _readmit(self, draft: Draft) -> None:
+        """Those who lost their KV come back, oldest first; after too often, only with their worst case set aside."""
+        while self.preempted and draft.open and len(self.running) < self.limits.max_num_seqs:
+            seq = self.preempted[0]
+            commit = self.limits.kv_full == "wait" or seq.preemptions >= self.policy.max_preemptions
+            tokens = seq.request.total_tokens if commit else len(seq.tokens) + 1
+            needed = self.residents.needs(seq.tokens, tokens, seq.table.scope)
+            if needed > self.residents.free_blocks - draft.promised_blocks:
+                return
+            draft.promised_blocks += self._promise(self.residents.readmit(commit=commit))
+            self._listener(Decision(draft.now, "readmit", seq.request.id, "committed" if commit else ""))
+
+    def _promise(self, seq: Sequence) -> int:
+        return self.residents.still_needs(seq) if self.policy.whole_prompt_kv else 0
+
+    def _preempt(self, seq: Sequence, draft: Draft, why: str) -> None:
+        draft.preempted = True
+        self._listener(Decision(draft.now, "preempt", seq.request.id, why, {"computed_tokens": seq.computed}))
+        if seq.request.state is State.PREFILL:
+            draft.promised_blocks -= self._promise(seq)
+        self.counters.recomputed_tokens += self.residents.preempt(seq)
+        self.counters.preemptions += 1
+
+    def _reject(self, seq: Sequence, draft: Draft) -> None:
+        error = KvExhausted(
+            "The KV cache is full, and this server rejects rather than preempts (--kv-full reject).", retry_after_s=5.0
+        )
+        draft.preempted = True
+        self._listener(Decision(draft.now, "reject", seq.request.id, "kv"))
+        self._due.append(self._end(seq, State.FAILED, draft.now, error=error))

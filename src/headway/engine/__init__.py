@@ -2,7 +2,7 @@
 
 from headway.engine.config import EngineConfig
 from headway.engine.engine import Engine, Output
-from headway.engine.snapshot import Snapshot
 from headway.engine.stream import Delta, Stream
+from headway.metrics.snapshot import Snapshot
 
 __all__ = ["Delta", "Engine", "EngineConfig", "Output", "Snapshot", "Stream"]

@@ -11,30 +11,48 @@ print(delta.text, end="", flush=True)
 from __future__ import annotations
 
 import asyncio
-import itertools
 import threading
 from collections.abc import AsyncGenerator, Callable, Coroutine, Sequence
-from dataclasses import dataclass
-from typing import Any, Self, TypeVar
+from dataclasses import asdict, dataclass, replace
+from itertools import count
+from typing import Any, Self, TypeVar, cast
 
-from headway.core.admission import NS_PER_S, AdmissionLimits
-from headway.core.errors import ConfigError
+from headway.core.errors import ConfigError, HeadwayError, InvalidRequest, QueueFull
 from headway.core.front import Front
-from headway.core.kv import KvPool
-from headway.core.request import Request, SamplingParams, Times, Usage
-from headway.core.scheduler import Scheduler, SchedulerLimits
+from headway.core.pace import Shape
+from headway.core.request import Request, SamplingParams, Slo, Times, Usage
+from headway.core.scheduler_base import SchedulerBase
 from headway.core.step import TokenLogprob
+from headway.engine.assembly import assemble, default_slo, lanes, step_time_model
 from headway.engine.config import EngineConfig, engine_config
 from headway.engine.driver import Driver
-from headway.engine.factories import BYTES_PER_GIB, LoadedModel, TextTokenizer, executor_factory, load
-from headway.engine.snapshot import Snapshot, take_snapshot
+from headway.engine.factories import LoadedModel, TextTokenizer, executor_factory, load
+from headway.engine.journal import Journal, Journals
+from headway.engine.memory import resident_bytes
+from headway.engine.profile import profile
+from headway.engine.snapshot import take_snapshot
 from headway.engine.stream import Delta, Stream
 from headway.engine.supervisor import SupervisedExecutor
 from headway.executors.executor import ExecutorInfo
-from headway.models import ChatTemplate, Progress
+from headway.metrics.snapshot import Snapshot
+from headway.models import DEFAULT_MODEL, ChatTemplate, Progress
 
 Prompt = str | Sequence[int]
 T = TypeVar("T")
+
+RECONFIGURABLE = (
+    "max_num_seqs",
+    "max_num_batched_tokens",
+    "long_prompt_slots",
+    "long_output_slots",
+    "long_prompt_lane_tokens",
+    "long_output_lane_tokens",
+    "slo_ttft",
+    "slo_itl",
+    "ttft_limit",
+)
+
+RETRY_FULL_S = 0.05
 
 GREEDY = SamplingParams(temperature=0.0)
 
@@ -61,7 +79,7 @@ class Engine:
 
     def __init__(
         self,
-        model: str = "smollm2-135m",
+        model: str = DEFAULT_MODEL,
         config: EngineConfig | None = None,
         *,
         report: Callable[[Progress], None] | None = None,
@@ -72,7 +90,7 @@ class Engine:
         self.config = config if config is not None else engine_config(**settings)
         self._model_name = model
         self._report = report
-        self._ids = itertools.count(1)
+        self._ids = count(1)
         self._background: _Background | None = None
         self._executor: SupervisedExecutor | None = None
         self._driver: Driver | None = None
@@ -101,7 +119,7 @@ class Engine:
         return _started(self._driver).front
 
     @property
-    def scheduler(self) -> Scheduler:
+    def scheduler(self) -> SchedulerBase:
         return _started(self._driver).scheduler
 
     @property
@@ -116,19 +134,25 @@ class Engine:
 
     @property
     def ready(self) -> bool:
-        return self._driver is not None and self._driver.ready and not self._driver.front.draining
+        return not self.not_ready_reason
 
     @property
     def not_ready_reason(self) -> str:
-        if self._driver is None:
-            return "The engine has not been started."
-        if self._driver.front.draining and self._driver.ready:
-            return "The server is shutting down."
-        return self._driver.not_ready_reason
+        return self._driver.front.not_ready_reason if self._driver is not None else "The engine has not been started."
+
+    @property
+    def dead(self) -> bool:
+        """Down for good: only a new process can help."""
+        return self._driver is not None and self._driver.dead
 
     def snapshot(self) -> Snapshot:
         """Every number of the engine at this moment, for `/load` and `/metrics`."""
-        return take_snapshot(_started(self._driver))
+        info = self.info
+        return take_snapshot(
+            _started(self._driver),
+            kv_reserved_bytes=info.num_blocks * info.block_size * info.kv_bytes_per_token,
+            memory_bytes=(resident_bytes() or 0) + (resident_bytes(self.executor_pid) or 0 if self.executor_pid else 0),
+        )
 
     # -- life ----------------------------------------------------------------------------------------------------
 
@@ -140,11 +164,56 @@ class Engine:
         )
         info = await asyncio.to_thread(self._executor.start)
         try:
-            self._driver = self._assemble(info, self._executor, self._model.tokenizer)
+            step_time = step_time_model(info)
+            observations = [] if info.step_time else await asyncio.to_thread(self._profile, self._executor)
+            step_time.profile(observations)
+            journals = self._journals(info, observations)
+            front, scheduler = assemble(self.config, info, step_time, journals.listener)
         except BaseException:
             await self.close()
             raise
+        self._driver = Driver(front, scheduler, self._executor, self._model.tokenizer.stream, journals=journals)
         self._driver.start()
+
+    def _journals(self, info: ExecutorInfo, observations: list[tuple[Shape, int]]) -> Journals:
+        header = {
+            "model": self.model.name,
+            "config": asdict(self.config),
+            "executor": asdict(info),
+            "profile": observations,  # (shape, ns): what the step-time model began with
+        }
+        logs = ((self.config.step_log, "step"), (self.config.decision_log, "decision"))
+        steps, decisions = (Journal(path, kind, header) if path else None for path, kind in logs)
+        return Journals(steps, decisions)
+
+    def _profile(self, executor: SupervisedExecutor) -> list[tuple[Shape, int]]:
+        limits = {
+            "max_num_seqs": self.config.max_num_seqs,
+            "max_num_batched_tokens": self.config.max_num_batched_tokens,
+        }
+        return profile(executor.run, executor.info, **limits)
+
+    def reconfigure(self, **changes: Any) -> EngineConfig:
+        """Change limits while serving: those of `RECONFIGURABLE`. Returns the config now in effect.
+
+        Raises `ConfigError`, with nothing changed, for anything else or out of range. It takes effect with the next
+        step; fewer slots drain.
+        """
+        for name in changes:
+            if name not in RECONFIGURABLE:
+                known = ", ".join(RECONFIGURABLE)
+                raise ConfigError(f"{name!r} cannot be changed while serving; what can: {known}.", param=name)
+        config = engine_config(**{**asdict(self.config), **changes})
+        _started(self._driver).reconfigure(
+            replace(
+                self.scheduler.limits,
+                max_num_seqs=config.max_num_seqs,
+                max_num_batched_tokens=config.max_num_batched_tokens,
+            ),
+            lanes(config, config.max_num_seqs),
+        )
+        self.config = config
+        return config
 
     async def drain(self) -> None:
         """Take nothing new and return when everything inside has ended."""
@@ -154,6 +223,7 @@ class Engine:
         """Stop, now. Requests still inside end with an error. Idempotent."""
         if self._driver is not None:
             await self._driver.close()
+            self._driver.journals.close()
         if self._executor is not None:
             await asyncio.to_thread(self._executor.close)
 
@@ -185,9 +255,31 @@ class Engine:
         """Raise the `HeadwayError` with which any request would be refused now, before any work is done for one."""
         _started(self._driver).check_door()
 
+    @property
+    def default_slo(self) -> Slo:
+        """What a request is promised that does not say otherwise."""
+        return default_slo(self.config)
+
     def submit(self, request: Request) -> Stream:
         """Let a request in. Raises the `HeadwayError` with which it is refused. Close the stream to cancel it."""
-        return _started(self._driver).submit(request)
+        return self.submit_all([request])[0]
+
+    def submit_all(self, requests: Sequence[Request]) -> list[Stream]:
+        """Let all of them in, or none, as the samples and prompts of one call."""
+        for request in requests:
+            self._check_tokens(request)
+            if self.config.prefix_cache_scope == "tenant":
+                request.cache_scope = (request.tenant, request.cache_scope)
+        return _started(self._driver).submit_all(requests)
+
+    def _check_tokens(self, request: Request) -> None:
+        """One id that the model has no row for would cost everybody in its step."""
+        vocab_size = self.info.vocab_size
+        for index, token in enumerate(request.prompt):
+            if not 0 <= token < vocab_size:
+                raise InvalidRequest(
+                    f"prompt[{index}] is {token}; this model's token ids are 0 to {vocab_size - 1}.", param="prompt"
+                )
 
     async def stream(
         self, prompt: Prompt, *, max_tokens: int = 64, params: SamplingParams = GREEDY
@@ -202,56 +294,60 @@ class Engine:
 
     async def _open(self, prompt: Prompt, max_tokens: int, params: SamplingParams) -> Stream:
         ids = prompt if not isinstance(prompt, str) else await asyncio.to_thread(self.tokenizer.encode, prompt)
-        return self.submit(Request(f"engine-{next(self._ids)}", ids, max_tokens, params=params))
+        return self.submit(Request(f"engine-{next(self._ids)}", ids, max_tokens, params=params, slo=self.default_slo))
 
     async def agenerate(
-        self, prompts: Sequence[Prompt], *, max_tokens: int | Sequence[int] = 64, params: SamplingParams = GREEDY
+        self,
+        prompts: Prompt | Sequence[Prompt],
+        *,
+        max_tokens: int | Sequence[int] = 64,
+        params: SamplingParams = GREEDY,
     ) -> list[Output]:
-        """The outputs of many prompts, in their order; any number of them. `max_tokens` for all, or one for each."""
-        limits = [max_tokens] * len(prompts) if isinstance(max_tokens, int) else list(max_tokens)
+        """The outputs of many prompts, in their order; any number of them. `max_tokens` for all, or one for each.
+
+        Prompt i draws with the seed `params.seed + i`: equal prompts get different answers, and a run can be repeated.
+        """
+        several = _several(prompts)
+        limits = [max_tokens] * len(several) if isinstance(max_tokens, int) else list(max_tokens)
+        if len(limits) != len(several):
+            raise ConfigError(f"{len(several)} prompts and {len(limits)} max_tokens were given.", param="max_tokens")
         # Enough to keep the engine full, few enough that a long list is not refused by the waiting room.
         room = asyncio.Semaphore(min(2 * self.config.max_num_seqs, self.config.max_waiting))
 
-        async def answer(prompt: Prompt, limit: int) -> Output:
+        async def answer(index: int, prompt: Prompt, limit: int) -> Output:
+            drawn = replace(params, seed=params.seed + index)
             async with room:
-                return await _gather(await self._open(prompt, limit, params))
+                while True:
+                    try:
+                        return await _gather(await self._open(prompt, limit, drawn))
+                    except QueueFull:  # by tokens, or by somebody else's requests: a batch can wait
+                        await asyncio.sleep(RETRY_FULL_S)
 
-        async with asyncio.TaskGroup() as group:
-            tasks = [group.create_task(answer(*pair)) for pair in zip(prompts, limits, strict=True)]
+        try:
+            async with asyncio.TaskGroup() as group:
+                tasks = [group.create_task(answer(*one)) for one in zip(count(), several, limits, strict=False)]
+        except* HeadwayError as errors:
+            raise errors.exceptions[0] from None  # one is enough to say what is wrong; the rest were cancelled
         return [task.result() for task in tasks]
 
     def generate(
-        self, prompts: Sequence[Prompt], *, max_tokens: int | Sequence[int] = 64, params: SamplingParams = GREEDY
+        self,
+        prompts: Prompt | Sequence[Prompt],
+        *,
+        max_tokens: int | Sequence[int] = 64,
+        params: SamplingParams = GREEDY,
     ) -> list[Output]:
         """`agenerate` for scripts: needs the engine to be entered with a plain `with`."""
         if self._background is None:
             raise RuntimeError("generate() needs `with Engine(...)`; under `async with`, await agenerate()")
         return self._background.call(self.agenerate(prompts, max_tokens=max_tokens, params=params))
 
-    # -- assembly ------------------------------------------------------------------------------------------------
 
-    def _assemble(self, info: ExecutorInfo, executor: SupervisedExecutor, tokenizer: TextTokenizer) -> Driver:
-        config = self.config
-        pool = KvPool(info.num_blocks, info.block_size)
-        max_model_len = config.max_model_len or min(info.max_model_len, pool.capacity_tokens)
-        if max_model_len > info.max_model_len:
-            raise ConfigError(
-                f"max_model_len is {max_model_len}; the model was trained for {info.max_model_len} positions.",
-                param="max_model_len",
-            )
-        if max_model_len > pool.capacity_tokens:
-            raise ConfigError(
-                f"max_model_len is {max_model_len}; {config.kv_cache_gib:g} GiB of KV cache hold "
-                f"{pool.capacity_tokens} tokens. Give at least "
-                f"{max_model_len * info.kv_bytes_per_token / BYTES_PER_GIB:.2f} GiB, or lower max_model_len.",
-                param="max_model_len",
-            )
-        front = Front(
-            AdmissionLimits(max_model_len, pool.capacity_tokens, config.max_waiting, config.max_waiting_tokens),
-            queue_timeout_ns=int(config.queue_timeout * NS_PER_S),
-        )
-        limits = SchedulerLimits(config.max_num_seqs, config.max_num_batched_tokens, info.chunk_multiple_tokens)
-        return Driver(front, Scheduler(limits, pool, front.pull), executor, tokenizer.stream)
+def _several(prompts: Prompt | Sequence[Prompt]) -> Sequence[Prompt]:
+    """A lone prompt is one prompt, not one for each of its characters or tokens."""
+    if isinstance(prompts, str) or (prompts and all(isinstance(one, int) for one in prompts)):
+        return [cast(Prompt, prompts)]
+    return cast(Sequence[Prompt], prompts)
 
 
 async def _gather(stream: Stream) -> Output:

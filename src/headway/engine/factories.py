@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Protocol
 
+from headway.engine.assembly import BYTES_PER_GIB
 from headway.engine.config import EngineConfig
 from headway.engine.supervisor import ExecutorFactory
 from headway.engine.text import Detokenizer
 from headway.executors.executor import Executor
 from headway.models import ChatTemplate, Model, Progress, Tokenizer, load_model
-
-BYTES_PER_GIB = 1 << 30
 
 
 class TextTokenizer(Protocol):
@@ -37,6 +36,7 @@ class LoadedModel:
     tokenizer: TextTokenizer
     chat_template: ChatTemplate
     files: Model | None
+    sampling_defaults: Mapping[str, float] = field(default_factory=dict)  # what the model's makers recommend
 
 
 def load(name: str, executor: str, report: Callable[[Progress], None] | None = None) -> LoadedModel:
@@ -48,9 +48,8 @@ def load(name: str, executor: str, report: Callable[[Progress], None] | None = N
         template = ChatTemplate(simulated.chat_template, simulated.special_tokens)
         return LoadedModel(simulated.name, simulated.tokenizer, template, None)
     model = load_model(name, report=report)
-    return LoadedModel(
-        model.name, Tokenizer(model.tokenizer_file), ChatTemplate(model.chat_template, model.special_tokens), model
-    )
+    template = ChatTemplate(model.chat_template, model.special_tokens)
+    return LoadedModel(model.name, Tokenizer(model.tokenizer_file), template, model, model.sampling_defaults)
 
 
 def executor_factory(model: LoadedModel, config: EngineConfig) -> ExecutorFactory:
@@ -62,12 +61,15 @@ def executor_factory(model: LoadedModel, config: EngineConfig) -> ExecutorFactor
 
 
 def _openvino(model: Model, config: EngineConfig, kv_cache_bytes: int) -> Executor:
+    from headway.models import telemetry
+
+    telemetry.turn_off()  # before the first import of OpenVINO in this process
     from headway.executors.openvino import OpenVinoExecutor
 
     return OpenVinoExecutor(
         model,
         dtype=config.dtype,
-        kv_cache_dtype=config.kv_cache_dtype,
+        kv_cache_dtype=config.effective_kv_cache_dtype,
         kv_cache_bytes=kv_cache_bytes,
         device=config.device,
         threads=config.threads,

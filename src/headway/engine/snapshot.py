@@ -1,47 +1,16 @@
-"""`Snapshot`: every number of an engine at one moment. `/load`, `/metrics` and the dashboard read nothing else."""
+"""Reads an engine's `Snapshot` off its driver."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
+
+from headway.metrics.snapshot import Snapshot
 
 if TYPE_CHECKING:
     from headway.engine.driver import Driver
 
 
-@dataclass(frozen=True, slots=True)
-class Snapshot:
-    """Gauges of now and totals since start. The three concurrencies are three numbers, never one."""
-
-    requests: int  # request concurrency: inside the service, waiting or running
-    running: int  # sequence concurrency: sequences that hold a slot
-    step_tokens: int  # token concurrency, part one: tokens of the step being computed, 0 between steps
-    kv_tokens: int  # token concurrency, part two: tokens resident in KV
-
-    waiting: int
-    waiting_tokens: int
-    preempted: int  # started, lost their KV, wait to be readmitted
-    kv_blocks_used: int
-    kv_blocks_total: int
-    max_num_seqs: int
-    max_num_batched_tokens: int
-
-    steps_total: int
-    prefill_tokens_total: int
-    decode_tokens_total: int
-    prefill_seconds_total: float
-    decode_seconds_total: float
-    preemptions_total: int
-    recomputed_tokens_total: int
-    ended_total: dict[str, int]  # by finish reason ("stop", "length"), else by state ("cancelled", "failed", "expired")
-    refused_total: dict[str, int]  # by error code
-
-    @property
-    def kv_usage_ratio(self) -> float:
-        return self.kv_blocks_used / self.kv_blocks_total
-
-
-def take_snapshot(driver: Driver) -> Snapshot:
+def take_snapshot(driver: Driver, *, kv_reserved_bytes: int = 0, memory_bytes: int = 0) -> Snapshot:
     """Read `driver` on its own event loop."""
     front, scheduler = driver.front, driver.scheduler
     counters = scheduler.counters
@@ -56,6 +25,11 @@ def take_snapshot(driver: Driver) -> Snapshot:
         preempted=len(scheduler.preempted),
         kv_blocks_used=scheduler.pool.used_blocks,
         kv_blocks_total=scheduler.pool.num_blocks,
+        kv_blocks_cached=scheduler.pool.cached_blocks,
+        kv_blocks_set_aside=scheduler.residents.set_aside_blocks,
+        kv_reserved_bytes=kv_reserved_bytes,
+        memory_bytes=memory_bytes,
+        waiting_by_lane=front.lanes.waiting_by_lane(),
         max_num_seqs=scheduler.limits.max_num_seqs,
         max_num_batched_tokens=scheduler.limits.max_num_batched_tokens,
         steps_total=counters.steps,
@@ -65,6 +39,14 @@ def take_snapshot(driver: Driver) -> Snapshot:
         decode_seconds_total=counters.decode_seconds,
         preemptions_total=counters.preemptions,
         recomputed_tokens_total=counters.recomputed_tokens,
+        pad_tokens_total=counters.pad_tokens,
+        evictions_total=scheduler.pool.counters.evictions,
+        relegations_total=front.lanes.relegations,
+        prefix_lookup_tokens_total=scheduler.pool.counters.looked_up_tokens,
+        prefix_hit_tokens_total=scheduler.pool.counters.hit_tokens,
+        step_predicted_seconds_total=counters.predicted_seconds,
+        step_real_seconds_total=counters.real_seconds,
+        step_error_seconds_total=counters.error_seconds,
         ended_total={
             reason: counters.ended.get(reason, 0) + front.ended.get(reason, 0)
             for reason in sorted({*counters.ended, *front.ended})

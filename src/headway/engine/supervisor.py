@@ -7,17 +7,19 @@ an `ExecutorLost`, after which `restart` brings a clean one. A child that keeps 
 from __future__ import annotations
 
 import contextlib
+import logging
 import pickle
 import signal
 import socket
 import subprocess
-import sys
+import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from multiprocessing.connection import Connection
 from typing import Any
 
-from headway.core.errors import EngineFailed, ModelError
+from headway import child_process
+from headway.core.errors import ConfigError, EngineFailed, ModelError
 from headway.core.step import Outcome, Step
 from headway.engine import child
 from headway.executors.executor import Executor, ExecutorInfo
@@ -25,7 +27,8 @@ from headway.executors.executor import Executor, ExecutorInfo
 # Called in the child; must be picklable (a module-level callable, or functools.partial of one).
 ExecutorFactory = Callable[[], Executor]
 
-# This many losses within CRASH_WINDOW_S and the child is not started again: the next one would die as well.
+# So many losses without a successful step between them, or within CRASH_WINDOW_S, and the child is not started again:
+# the next one would be lost as well.
 CRASH_LIMIT = 3
 CRASH_WINDOW_S = 60.0
 
@@ -45,10 +48,12 @@ class SupervisedExecutor:
         self._factory = factory
         self._step_timeout_s = step_timeout_s
         self._start_timeout_s = start_timeout_s
-        self._losses: list[float] = []
+        self._losses: list[float] = []  # when; cleared of old ones, and by a successful step of all but the last
+        self._losses_in_a_row = 0
         self._process: subprocess.Popen[bytes] | None = None
         self._connection: Connection | None = None
         self._info: ExecutorInfo | None = None
+        self._watchdog = _Watchdog(self.interrupt)
 
     @property
     def info(self) -> ExecutorInfo:
@@ -58,57 +63,70 @@ class SupervisedExecutor:
     @property
     def pid(self) -> int | None:
         """The child's process id, for those who watch its memory."""
-        return self._process.pid if self._process is not None else None
+        process = self._process
+        return process.pid if process is not None else None
 
     def start(self) -> ExecutorInfo:
-        """Start the child and wait until its executor is built. Raises `ModelError` when it cannot be."""
+        """Start the child and wait until its executor is built. Raises what is wrong with the model or the settings."""
         parent_socket, child_socket = socket.socketpair()
         with child_socket:
             descriptor = child_socket.fileno()
+            log_level = logging.getLogger("headway").getEffectiveLevel()
             self._process = subprocess.Popen(
-                [sys.executable, "-c", f"from {child.__name__} import main; main()", str(descriptor)],
+                child_process.command(child.__name__, str(descriptor), str(log_level)),
+                env=child_process.environment(),
                 pass_fds=[descriptor],
                 stdin=subprocess.DEVNULL,
             )
         self._connection = Connection(parent_socket.detach())
         try:
-            self._send(self._factory)
-            self._info = self._receive(self._start_timeout_s, "start")
+            self._info = self._exchange(self._factory, self._start_timeout_s, "start")
         except ExecutorLost as lost:
             self._kill()
+            if isinstance(lost.__cause__, ConfigError):
+                raise lost.__cause__ from None
             raise ModelError(f"The executor could not be started: {lost.message}") from lost
         return self._info
 
     def run(self, step: Step) -> Outcome:
         """Compute a step in the child. Raises `ExecutorLost` when the child does not answer it."""
         try:
-            self._send(step)
-            outcome: Outcome = self._receive(self._step_timeout_s, f"compute step {step.id}")
+            outcome: Outcome = self._exchange(step, self._step_timeout_s, f"compute step {step.id}")
         except ExecutorLost:
             self._kill()
             raise
+        self._losses_in_a_row = 0
         return outcome
 
     def restart(self) -> ExecutorInfo:
-        """Bring a clean child up after a loss. Raises `ModelError`, for good, after `CRASH_LIMIT` losses in a row."""
+        """Bring a clean child up after a loss. Raises `ModelError`, for good, when it is lost again and again."""
         self._kill()
         now = time.monotonic()
         self._losses = [at for at in self._losses if now - at < CRASH_WINDOW_S] + [now]
-        if len(self._losses) >= CRASH_LIMIT:
+        self._losses_in_a_row += 1
+        if max(len(self._losses), self._losses_in_a_row) >= CRASH_LIMIT:
             raise ModelError(
-                f"The executor was lost {len(self._losses)} times within {CRASH_WINDOW_S:.0f} s and stays down. "
-                "Look for the cause in the log above, then restart the server."
+                f"The executor was lost {self._losses_in_a_row} times in a row, {len(self._losses)} times within "
+                f"{CRASH_WINDOW_S:.0f} s, and stays down. Look for the cause in the log above, then restart the server."
             )
         return self.start()
 
+    @property
+    def alive(self) -> bool:
+        """Is the child there? For those who have no step to find out with."""
+        process = self._process
+        return process is not None and process.poll() is None
+
     def interrupt(self) -> None:
-        """Break off the step another thread is waiting for: its `run` raises `ExecutorLost`."""
-        if self._process is not None:
+        """Break off the step, or the start, that another thread is waiting for: it raises `ExecutorLost` there."""
+        process = self._process
+        if process is not None:
             with contextlib.suppress(ProcessLookupError):
-                self._process.kill()
+                process.kill()
 
     def close(self) -> None:
         """End the child: it leaves when its connection closes, and is killed if it does not."""
+        self._watchdog.close()
         if self._connection is not None:
             self._connection.close()
             self._connection = None
@@ -119,33 +137,26 @@ class SupervisedExecutor:
                 self._kill()
             self._process = None
 
-    def _send(self, message: object) -> None:
-        if self._connection is None:
+    def _exchange(self, message: object, timeout_s: float, task: str) -> Any:
+        """Send and await the answer, writing and reading both under the watchdog. Raises `ExecutorLost`."""
+        connection = self._connection
+        if connection is None:
             raise ExecutorLost("The executor process is not running.")
-        try:
-            self._connection.send_bytes(pickle.dumps(message, protocol=pickle.HIGHEST_PROTOCOL))
-        except OSError as error:
-            raise ExecutorLost(self._cause_of_death()) from error
-
-    def _receive(self, timeout_s: float, task: str) -> Any:
-        assert self._connection is not None
-        try:
-            answered = self._connection.poll(timeout_s)
-        except OSError as error:
-            raise ExecutorLost(self._cause_of_death()) from error
-        if not answered:
-            raise ExecutorLost(f"The executor did not {task} within {timeout_s:g} s and was stopped.")
-        try:
-            answer = self._connection.recv()
-        except (EOFError, OSError) as error:
-            raise ExecutorLost(self._cause_of_death()) from error
-        except Exception as error:  # unpickling garbage can raise anything
-            raise ExecutorLost(f"The executor's answer cannot be read: {error}") from error
+        with self._watchdog.guarding(timeout_s):
+            try:
+                connection.send_bytes(pickle.dumps(message, protocol=pickle.HIGHEST_PROTOCOL))
+                answer = connection.recv()
+            except (EOFError, OSError) as error:
+                raise ExecutorLost(self._cause_of_death(timeout_s, task)) from error
+            except Exception as error:  # unpickling garbage can raise anything
+                raise ExecutorLost(f"The executor's answer cannot be read: {error}") from error
         if isinstance(answer, child.Failure):
-            raise ExecutorLost(f"{answer.kind}: {answer.message}")
+            raise ExecutorLost(f"{answer.kind}: {answer.message}") from answer.config_error()
         return answer
 
-    def _cause_of_death(self) -> str:
+    def _cause_of_death(self, timeout_s: float, task: str) -> str:
+        if self._watchdog.bit:
+            return f"The executor did not {task} within {timeout_s:g} s and was stopped."
         assert self._process is not None
         with contextlib.suppress(subprocess.TimeoutExpired):
             self._process.wait(timeout=5.0)
@@ -165,3 +176,45 @@ class SupervisedExecutor:
             self._process.kill()
             self._process.wait()
             self._process = None
+
+
+class _Watchdog:
+    """Calls `bite` when what it guards takes too long. One thread for all of them: a step must not cost one."""
+
+    def __init__(self, bite: Callable[[], None]) -> None:
+        self.bit = False  # in the last exchange guarded
+        self._bite = bite
+        self._deadline: float | None = None
+        self._changed = threading.Condition()
+        self._thread: threading.Thread | None = None
+        self._closed = False
+
+    @contextlib.contextmanager
+    def guarding(self, timeout_s: float) -> Iterator[None]:
+        self.bit = False
+        if self._thread is None:
+            self._thread = threading.Thread(target=self._watch, name="headway-watchdog", daemon=True)
+            self._thread.start()
+        with self._changed:
+            self._deadline = time.monotonic() + timeout_s
+            self._changed.notify()
+        try:
+            yield
+        finally:
+            self._deadline = None
+
+    def close(self) -> None:
+        with self._changed:
+            self._closed = True
+            self._changed.notify()
+
+    def _watch(self) -> None:
+        with self._changed:
+            while not self._closed:
+                deadline = self._deadline
+                self._changed.wait(None if deadline is None else max(0.0, deadline - time.monotonic()))
+                deadline = self._deadline
+                if deadline is not None and time.monotonic() >= deadline:
+                    self._deadline = None
+                    self.bit = True
+                    self._bite()

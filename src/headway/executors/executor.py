@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Protocol
 
+from headway.core.pace import StepTime
 from headway.core.step import Outcome, Step
 
 
@@ -23,6 +24,7 @@ class ExecutorInfo:
     kv_cache_dtype: str
     instruction_set: str  # e.g. "avx512_bf16"; "" where it means nothing
     threads: int
+    step_time: StepTime | None = None  # what a step takes, where that is known and need not be measured
 
 
 class Executor(Protocol):
@@ -30,6 +32,9 @@ class Executor(Protocol):
 
     Contract (tests/executors/test_contract.py holds it for every implementation):
     - every row with `samples` yields exactly one `RowResult`, in row order; other rows none;
+    - a result holds one token, unless `Step.repeat` asks for more: then every row, all of them decode rows, yields the
+      same number of tokens, at least one and at most `repeat`, and stops with the first that ends one of them. Each
+      token but the last was fed in turn, `Outcome.seconds` is the time of all those steps. One token is always right;
     - a result ends (`ended`) on an end-of-sequence or stop token id (`Reason.STOP`; the token is included) or when the
       sequence has produced `max_tokens` tokens (`Reason.LENGTH`);
     - a sequence is known from its `Begin` until it is named in `Step.dropped`; after a preemption its tokens are fed

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import time
 from collections.abc import Sequence as ReadOnlySequence
 from itertools import chain
@@ -15,6 +16,7 @@ from headway.core.errors import ConfigError, EngineFailed, ModelError
 from headway.core.step import Outcome, Row, Step
 from headway.executors.cpu import cpu_flags, instruction_set
 from headway.executors.executor import ExecutorInfo
+from headway.executors.memory import available_bytes
 from headway.executors.paged_graph import CacheLayout, load_paged_graph
 from headway.executors.sampling import Sampler
 
@@ -23,6 +25,8 @@ if TYPE_CHECKING:
 
 Dtype = Literal["bf16", "f32"]
 KvCacheDtype = Literal["bf16", "u8", "f32"]
+
+log = logging.getLogger(__name__)
 
 
 class ModelFiles(Protocol):
@@ -45,8 +49,9 @@ class OpenVinoExecutor:
     not depend on chunking, batching or recomputation. KV memory is reserved, not touched: pages become resident as
     blocks are first used.
 
-    Raises `ModelError` for a model that cannot be paged and `ConfigError` for KV memory that holds no block, an unknown
-    device, or a pair of types the device has no kernel for (its attention reads f32 KV only in f32, bf16 only in bf16).
+    Raises `ModelError` for a model that cannot be paged and `ConfigError` for KV memory that holds no block or is
+    not there, an unknown device, or a pair of types the device has no kernel for (its attention reads f32 KV only in
+    f32, bf16 only in bf16).
     """
 
     def __init__(
@@ -125,9 +130,16 @@ class OpenVinoExecutor:
 def _compile(graph: ov.Model, device: str, properties: dict[str, Any]) -> ov.CompiledModel:
     import openvino as ov
 
+    core = ov.Core()
     try:
-        return ov.Core().compile_model(graph, device, properties)
+        return core.compile_model(graph, device, properties)
     except Exception as error:  # the runtime raises its own RuntimeError and, on some paths, others
+        log.debug("OpenVINO on %s: %s", device, error)
+        here = core.available_devices  # such as CPU, GPU.0, GPU.1
+        if device.partition(".")[0] not in {"AUTO", *(one.partition(".")[0] for one in here)} and ":" not in device:
+            raise ConfigError(
+                f"--device {device} is not available here; available: {', '.join(here)}.", param="device"
+            ) from error
         asked = f"{properties['INFERENCE_PRECISION_HINT']} with {properties['KV_CACHE_PRECISION']} KV on {device}"
         reason = str(error).strip().splitlines()[-1]  # the lines before it are places in OpenVINO's source
         raise ConfigError(f"OpenVINO cannot compile the model in {asked}: {reason}") from error
@@ -185,10 +197,24 @@ def _allocate_cache(request: ov.InferRequest, compiled: ov.CompiledModel, layout
     """Give every cache input its memory, once. Large allocations come from the system as untouched zero pages."""
     import openvino as ov
 
-    for port in compiled.inputs:
-        shape = layout.shapes.get(port.any_name)
-        if shape is not None:
-            request.set_tensor(port.any_name, ov.Tensor(port.element_type, ov.Shape([blocks, *shape])))
+    wanted, available = blocks * layout.block_bytes, available_bytes()
+    if available is not None and wanted > available:
+        raise _no_memory(wanted, f"{available / 2**30:,.1f} GiB are available")
+    try:
+        for port in compiled.inputs:
+            shape = layout.shapes.get(port.any_name)
+            if shape is not None:
+                request.set_tensor(port.any_name, ov.Tensor(port.element_type, ov.Shape([blocks, *shape])))
+    except (MemoryError, RuntimeError) as error:  # std::bad_alloc arrives as either
+        log.debug("allocating %d bytes of KV cache: %s", wanted, error)
+        raise _no_memory(wanted, "the system does not give so much") from error
+
+
+def _no_memory(wanted_bytes: int, why: str) -> ConfigError:
+    return ConfigError(
+        f"The KV cache needs {wanted_bytes / 2**30:,.1f} GiB of memory, and {why}. Lower --kv-cache-gib.",
+        param="kv_cache_gib",
+    )
 
 
 def _inputs(step: Step, info: ExecutorInfo, scratch_block: int) -> dict[str, npt.NDArray[Any]]:

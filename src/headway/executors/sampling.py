@@ -58,7 +58,8 @@ class Sampler:
 
         `positions` are the positions the new tokens will have (prompt and output tokens before them); `logits` is
         f32 of [len(seqs), vocab size] and is not modified. Raises `EngineFailed` on an unknown sequence, on a
-        position that is not the next one, and on logits that are not numbers: nothing is drawn from nonsense.
+        position that is not the next one. A row whose logits are not numbers fails
+        alone: nothing is drawn from nonsense.
         """
         states = [self._expect(seq, position) for seq, position in zip(seqs, positions, strict=True)]
         # numpy's argmax returns the first NaN if there is one, and the lowest id among equals.
@@ -68,7 +69,9 @@ class Sampler:
             row = logits[index]
             peak = float(row[best[index]])
             if not np.isfinite(peak):
-                raise EngineFailed(f"the model's logits for sequence {seq} are not finite (maximum {peak})")
+                # One row's trouble must not be the step's: the others' tokens are as good as ever.
+                results.append(RowResult(seq, [], failed=f"The model's logits are not finite (maximum {peak})."))
+                continue
             token = best[index] if state.plain_greedy else self._draw(state, row, best[index], peak)
             logprobs = [_logprob(row, peak, token, state.logprobs)] if state.logprobs is not None else None
             results.append(RowResult(seq, [token], state.advance(token), logprobs))

@@ -1,36 +1,32 @@
 """Runs steps on a pretended model: costs come from a formula, tokens from what the KV blocks really hold.
 
-Every slot of every block stores a hash chained over the tokens before it, read back through the row's own block
-table. So a token is a pure function of the sequence's true history *as long as the scheduler is right*: a lost
-block, a wrong position or another sequence's block changes what comes out. That makes this executor a truth machine
-for scheduling laws (chunking, prefix sharing and preemption never change tokens) as well as a product: it lets the
-server run with no model, at a chosen speed.
+A token is a pure function of the sequence's true history, read back from the blocks of the row's own table
+(`HashedKv`), *as long as the scheduler is right*: a lost block, a wrong position or another sequence's block changes
+what comes out. That makes this executor a truth machine for scheduling laws (chunking, prefix sharing and preemption
+never change tokens) as well as a product: it lets the server run with no model, at a chosen speed. A simulation, which
+only counts, switches the memory off (`keeps_kv`) and says itself how long outputs are (`end_after`).
 """
 
 from __future__ import annotations
 
 import time
-from array import array
 from dataclasses import dataclass, field
 from typing import Literal
 
-import numpy as np
-
 from headway.core.errors import ConfigError, EngineFailed
+from headway.core.pace import StepTime
 from headway.core.request import Reason
 from headway.core.step import Begin, Outcome, Row, RowResult, Step, TokenLogprob
 from headway.executors import simulated_text
 from headway.executors.executor import ExecutorInfo
+from headway.executors.simulated_memory import MASK, ODD, OTHER_ODD, HashedKv
 
-_MASK = (1 << 64) - 1
-_ODD = 0x9E3779B97F4A7C15
-_OTHER_ODD = 0xD6E8FEB86659FD93
-_ROOT = 0x243F6A8885A308D3  # the hash before position 0
+_NEVER = 1 << 62
 
 
 @dataclass(frozen=True, slots=True)
 class StepCost:
-    """What a step takes, in ns. The defaults resemble SmolLM2-135M in bf16 on two AVX-512 cores."""
+    """What a step takes, in ns, exactly. The defaults resemble SmolLM2-135M in bf16 on two AVX-512 cores."""
 
     step_ns: int = 9_000_000
     prefill_token_ns: int = 480_000
@@ -39,19 +35,36 @@ class StepCost:
     prefill_attention_ns: int = 280  # per prefill token and context token before it
 
     def of(self, step: Step) -> int:
-        """Linear in the counts of `step`; padding costs what prefill costs."""
-        attention = 0
-        if step.prefill_tokens:
-            for row in step.rows:
-                fed = len(row.tokens)
-                if fed > 1:
-                    attention += fed * row.start + fed * fed // 2
+        """One step of this shape, whatever its `repeat`. Padding costs what prefill costs."""
         return (
             self.step_ns
             + self.prefill_token_ns * (step.prefill_tokens + step.pad_tokens)
             + self.decode_sequence_ns * step.decode_tokens
             + self.context_token_ns * step.context_tokens
-            + self.prefill_attention_ns * attention
+            + self.prefill_attention_ns * step.attention_tokens
+        )
+
+    def of_repeat(self, step: Step, steps: int) -> int:
+        """The sum of `steps` steps that begin with `step`: each row's context grows by one from one to the next."""
+        return steps * self.of(step) + self._growth(step.decode_tokens, steps)
+
+    def of_decode(self, sequences: int, context_tokens: int, steps: int) -> int:
+        """The same for decode alone, from a context of `context_tokens` over all sequences."""
+        first = self.step_ns + self.decode_sequence_ns * sequences + self.context_token_ns * context_tokens
+        return steps * first + self._growth(sequences, steps)
+
+    def _growth(self, sequences: int, steps: int) -> int:
+        return self.context_token_ns * sequences * (steps * (steps - 1) // 2)
+
+    @property
+    def step_time(self) -> StepTime:
+        """The same formula as the core's model knows it."""
+        return StepTime(
+            float(self.step_ns),
+            float(self.prefill_token_ns),
+            float(self.decode_sequence_ns),
+            float(self.context_token_ns),
+            float(self.prefill_attention_ns),
         )
 
 
@@ -61,6 +74,9 @@ class SimulatedConfig:
 
     `audit` checks the whole context of every row instead of its last slot, and raises `EngineFailed` that names the
     first wrong position: for tests of schedulers, several times slower.
+
+    Without `keeps_kv` blocks hold nothing and every token is the same; outputs end at `max_tokens` or where `end_after`
+    says. Several times faster, and a repeated step costs no more than a single one.
     """
 
     cost: StepCost = field(default_factory=StepCost)
@@ -74,7 +90,19 @@ class SimulatedConfig:
     eos_token_id: int = simulated_text.EOS
     first_token_id: int = simulated_text.FIRST_WORD  # outputs are drawn from here up
     mean_output_tokens: float = 64.0  # outputs end by themselves after this many, geometrically distributed
+    keeps_kv: bool = True
     audit: bool = False
+
+    def check(self) -> None:
+        """Raises `ConfigError`."""
+        if min(self.block_size, self.num_blocks, self.chunk_multiple_tokens) < 1:
+            raise ConfigError("block_size, num_blocks and chunk_multiple_tokens are at least 1")
+        if not 0 <= self.first_token_id < self.vocab_size:
+            raise ConfigError(f"first_token_id is {self.first_token_id}, outside the vocabulary of {self.vocab_size}")
+        if self.mean_output_tokens < 1.0:
+            raise ConfigError(f"mean_output_tokens is {self.mean_output_tokens}; an output has at least one token")
+        if self.audit and not self.keeps_kv:
+            raise ConfigError("audit checks what KV blocks hold; without keeps_kv they hold nothing")
 
 
 class SimulatedExecutor:
@@ -82,18 +110,10 @@ class SimulatedExecutor:
 
     def __init__(self, config: SimulatedConfig | None = None) -> None:
         self._config = config = config or SimulatedConfig()
-        if min(config.block_size, config.num_blocks, config.chunk_multiple_tokens) < 1:
-            raise ConfigError("block_size, num_blocks and chunk_multiple_tokens are at least 1")
-        if not 0 <= config.first_token_id < config.vocab_size:
-            raise ConfigError(
-                f"first_token_id is {config.first_token_id}, outside the vocabulary of {config.vocab_size}"
-            )
-        if config.mean_output_tokens < 1.0:
-            raise ConfigError(f"mean_output_tokens is {config.mean_output_tokens}; an output has at least one token")
-        slots = config.num_blocks * config.block_size
-        self._hashes = array("Q", bytes(8 * slots))  # by block and offset: the chain up to the token stored there
-        self._tokens = array("q", bytes(8 * slots))
+        config.check()
+        self._kv = HashedKv(config.num_blocks, config.block_size) if config.keeps_kv else None
         self._lives: dict[int, _Life] = {}
+        self._lengths: dict[int, int] = {}  # of outputs, for sequences that have not begun
         self._end_below = int(2.0**32 / config.mean_output_tokens)
         self._closed = False
         self._info = ExecutorInfo(
@@ -108,27 +128,31 @@ class SimulatedExecutor:
             kv_cache_dtype="none",
             instruction_set="",
             threads=1,
+            step_time=config.cost.step_time,
         )
 
     @property
     def info(self) -> ExecutorInfo:
         return self._info
 
+    def end_after(self, seq: int, output_tokens: int) -> None:
+        """The sequence that will begin as `seq` ends by itself after so many tokens, not sooner and not later.
+
+        For whoever drives a simulation. It is said here and not in the request, where a policy could see it.
+        """
+        self._lengths[seq] = output_tokens
+
     def run(self, step: Step) -> Outcome:
         started = time.perf_counter()
         if self._closed:
             raise EngineFailed("the executor is closed")
         self._register(step)
-        if self._config.audit:
-            self._audit(step)
-        # All reads come before all writes: a row cannot use what another row computes in the same step.
-        befores = [self._read(row) for row in step.rows]
-        results = []
-        for row, before in zip(step.rows, befores, strict=True):
-            after = self._write(row, before)
-            if row.samples:
-                results.append(self._sample(row, after))
-        seconds = self._config.cost.of(step) / 1e9 if step.rows or step.pad_tokens else 0.0
+        sampling = self._sampling(step)
+        results = self._count(sampling, step.repeat) if self._kv is None else self._compute(step, self._kv)
+        seconds = 0.0
+        if step.rows or step.pad_tokens:
+            steps = len(results[0].tokens) if results else 1
+            seconds = self._config.cost.of_repeat(step, steps) / 1e9
         if self._config.clock == "sleep":
             time.sleep(max(0.0, started + seconds - time.perf_counter()))
         return Outcome(step.id, results, seconds)
@@ -140,71 +164,96 @@ class SimulatedExecutor:
     def _register(self, step: Step) -> None:
         for seq in step.dropped:
             self._lives.pop(seq, None)
-        eos = self._config.eos_token_id
+            self._lengths.pop(seq, None)
         for row in step.rows:
-            if row.begin is not None:
+            if (begin := row.begin) is not None:
                 if row.seq in self._lives:
                     raise EngineFailed(f"sequence {row.seq} began twice; a handle is used once")
-                self._lives[row.seq] = _Life.of(row.begin, eos)
+                length = self._lengths.pop(row.seq, 0)
+                self._lives[row.seq] = _Life.of(row.seq, begin, self._config.eos_token_id, length)
 
-    def _read(self, row: Row) -> int:
-        """The hash stored at the position before the row's first; the table is checked for the row's whole length."""
-        size, start, blocks = self._config.block_size, row.start, row.blocks
-        end = start + len(row.tokens)
-        if end > len(blocks) * size or end == start:
-            raise EngineFailed(
-                f"sequence {row.seq}: {len(row.tokens)} tokens from position {start} do not fit {len(blocks)} blocks"
-            )
-        if start == 0:
-            return _ROOT
-        block, offset = divmod(start - 1, size)
-        try:
-            return self._hashes[blocks[block] * size + offset]
-        except IndexError:
-            raise self._outside(row) from None
+    def _sampling(self, step: Step) -> list[_Life]:
+        """The lives that sample, in row order. Raises `EngineFailed` for a step that cannot be computed."""
+        size, lives = self._config.block_size, self._lives
+        further = step.repeat - 1
+        if further and (step.prefill_tokens or len(step.rows) != step.decode_tokens):
+            raise EngineFailed(f"step {step.id} repeats prefill; only a step of decode rows can be repeated")
+        sampling = []
+        for row in step.rows:
+            fed = len(row.tokens)
+            end = row.start + fed
+            if end + further > len(row.blocks) * size or not fed:
+                raise EngineFailed(
+                    f"sequence {row.seq}: {fed + further} tokens from position {row.start} do not fit "
+                    f"{len(row.blocks)} blocks"
+                )
+            if row.samples:
+                life = lives.get(row.seq)
+                if life is None:
+                    raise EngineFailed(f"sequence {row.seq} samples, but it never began on this executor")
+                if end != life.next_position:
+                    raise EngineFailed(f"sequence {row.seq} samples position {end}, not {life.next_position}")
+                sampling.append(life)
+        return sampling
 
-    def _write(self, row: Row, chain: int) -> int:
-        size, position, blocks = self._config.block_size, row.start, row.blocks
-        hashes, stored = self._hashes, self._tokens
-        try:
-            for token in row.tokens:
-                chain = ((chain ^ token) * _ODD + _OTHER_ODD) & _MASK
-                chain ^= chain >> 29
-                slot = blocks[position // size] * size + position % size
-                hashes[slot] = chain
-                stored[slot] = token
-                position += 1
-        except IndexError:
-            raise self._outside(row) from None
-        return chain
+    # -- without memory: counting --------------------------------------------------------------------------------
 
-    def _outside(self, row: Row) -> EngineFailed:
-        return EngineFailed(
-            f"sequence {row.seq}: its table {list(row.blocks)} leaves the {self._config.num_blocks} blocks that exist"
-        )
+    def _count(self, sampling: list[_Life], steps: int) -> list[RowResult]:
+        if steps > 1:
+            steps = min(steps, *(life.end_position - life.next_position for life in sampling))
+        word = self._config.first_token_id
+        results = []
+        for life in sampling:
+            life.next_position += steps
+            result = RowResult(life.seq, [word] * steps)
+            if life.next_position == life.end_position:
+                result.ended = Reason.LENGTH
+                if life.next_position == life.stop_position:
+                    result.tokens[-1], result.ended = self._config.eos_token_id, Reason.STOP
+            if life.logprobs is not None:
+                result.logprobs = [self._logprob(token, 0, life.logprobs) for token in result.tokens]
+            results.append(result)
+        return results
+
+    # -- with memory: computing ----------------------------------------------------------------------------------
+
+    def _compute(self, step: Step, kv: HashedKv) -> list[RowResult]:
+        if self._config.audit:
+            kv.audit(step)
+        # All reads come before all writes: a row cannot use what another row computes in the same step.
+        befores = [kv.before(row) for row in step.rows]
+        chains = [kv.write(row, row.start, row.tokens, before) for row, before in zip(step.rows, befores, strict=True)]
+        results = [self._sample(row, chain) for row, chain in zip(step.rows, chains, strict=True) if row.samples]
+        for further in range(1, step.repeat):
+            if any(result.ended for result in results):
+                break
+            for index, (row, result) in enumerate(zip(step.rows, results, strict=True)):
+                chains[index] = kv.write(row, row.start + further, result.tokens[-1:], chains[index])
+                again = self._sample(row, chains[index])
+                result.tokens += again.tokens
+                result.ended = again.ended
+                if result.logprobs is not None and again.logprobs is not None:
+                    result.logprobs += again.logprobs
+        return results
 
     def _sample(self, row: Row, chain: int) -> RowResult:
-        life = self._lives.get(row.seq)
-        if life is None:
-            raise EngineFailed(f"sequence {row.seq} samples, but it never began on this executor")
-        if row.start + len(row.tokens) != life.next_position:
-            raise EngineFailed(
-                f"sequence {row.seq} samples position {row.start + len(row.tokens)}, not {life.next_position}"
-            )
-        mixed = ((chain ^ life.salt) * _OTHER_ODD) & _MASK
+        life = self._lives[row.seq]
+        mixed = ((chain ^ life.salt) * OTHER_ODD) & MASK
         mixed ^= mixed >> 32
         token = self._token(mixed, life)
         life.next_position += 1
         ended = None
-        if token in life.ends:
+        if token in life.ends or life.next_position == life.stop_position:
             ended = Reason.STOP
-        elif life.next_position >= life.last_position:
+        elif life.next_position >= life.end_position:
             ended = Reason.LENGTH
         logprobs = None if life.logprobs is None else [self._logprob(token, mixed, life.logprobs)]
         return RowResult(row.seq, [token], ended, logprobs)
 
     def _token(self, mixed: int, life: _Life) -> int:
         config = self._config
+        if life.next_position + 1 == life.stop_position:
+            return config.eos_token_id
         may_end = life.next_position >= life.first_end_position
         if mixed >> 32 < self._end_below and may_end and not life.ignore_eos:
             return config.eos_token_id
@@ -224,48 +273,35 @@ class SimulatedExecutor:
         ranked = [token, *(each for each in others if each != token)][:rivals]
         return TokenLogprob(token, halves[0], tuple(zip(ranked, halves, strict=False)))
 
-    def _audit(self, step: Step) -> None:
-        """Check that every position before each row's start holds the chain of what is before it."""
-        size = self._config.block_size
-        hashes = np.frombuffer(self._hashes, np.uint64).reshape(-1, size)
-        tokens = np.frombuffer(self._tokens, np.uint64).reshape(-1, size)
-        for row in step.rows:
-            if row.start == 0:
-                continue
-            table = np.asarray(row.blocks[: -(-row.start // size)], np.int64)
-            held = hashes[table].reshape(-1)[: row.start]
-            before = np.concatenate([np.array([_ROOT], np.uint64), held[:-1]])
-            chain = (before ^ tokens[table].reshape(-1)[: row.start]) * np.uint64(_ODD) + np.uint64(_OTHER_ODD)
-            wrong = np.flatnonzero(held != chain ^ (chain >> np.uint64(29)))
-            if len(wrong):
-                position = int(wrong[0])
-                raise EngineFailed(
-                    f"step {step.id}, sequence {row.seq}: position {position}, in block {int(table[position // size])} "
-                    f"of table {table.tolist()}, does not hold the continuation of the positions before it"
-                )
-
 
 @dataclass(slots=True)
 class _Life:
-    """What is known of a sequence from its `Begin` until it is dropped."""
+    """What is known of a sequence from its `Begin` until it is dropped. Positions are those of tokens drawn."""
 
+    seq: int
     next_position: int  # of the token it samples next
     first_end_position: int  # before it, min_tokens forbids ending
-    last_position: int  # `max_tokens` are produced
+    end_position: int  # of the token after its last, at the latest
+    stop_position: int  # the same, if it ends by itself there and only there
     ends: frozenset[int]
     ignore_eos: bool
     salt: int  # 0 when greedy: the seed must not matter
     logprobs: int | None
 
     @classmethod
-    def of(cls, begin: Begin, eos_token_id: int) -> _Life:
+    def of(cls, seq: int, begin: Begin, eos_token_id: int, output_tokens: int) -> _Life:
+        """`output_tokens` is where it ends by itself, 0 when nobody said."""
         params, prompt_tokens = begin.params, len(begin.prompt)
+        last = prompt_tokens + begin.max_tokens
+        stop = prompt_tokens + output_tokens if output_tokens else _NEVER
         return cls(
+            seq=seq,
             next_position=prompt_tokens,
-            first_end_position=prompt_tokens + params.min_tokens,
-            last_position=prompt_tokens + begin.max_tokens,
+            first_end_position=stop if output_tokens else prompt_tokens + params.min_tokens,
+            end_position=min(last, stop),
+            stop_position=stop,
             ends=frozenset(params.stop_token_ids) | (frozenset() if params.ignore_eos else {eos_token_id}),
             ignore_eos=params.ignore_eos,
-            salt=0 if params.temperature == 0 else ((params.seed & _MASK) * _ODD + 1) & _MASK,
+            salt=0 if params.temperature == 0 else ((params.seed & MASK) * ODD + 1) & MASK,
             logprobs=params.logprobs,
         )

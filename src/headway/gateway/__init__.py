@@ -6,6 +6,6 @@ It reads, checks, tokenises, hands over and tells; what is admitted, queued or r
 from headway.gateway.app import create_app
 from headway.gateway.backend import Backend
 from headway.gateway.config import GatewayConfig
-from headway.gateway.listen import listening, make_runner
+from headway.gateway.listen import listening
 
-__all__ = ["Backend", "GatewayConfig", "create_app", "listening", "make_runner"]
+__all__ = ["Backend", "GatewayConfig", "create_app", "listening"]

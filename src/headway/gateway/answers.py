@@ -10,7 +10,8 @@ import msgspec
 
 from headway.core.request import Times, Usage
 from headway.core.step import TokenLogprob
-from headway.gateway.backend import DeltaView, Tokenizer
+from headway.engine.factories import TextTokenizer
+from headway.engine.stream import Delta
 from headway.gateway.prepare import Call
 from headway.wire.chunks import ChatChunks, CompletionChunks, Tail
 from headway.wire.responses import (
@@ -43,7 +44,7 @@ class Output:
         self.usage: Usage | None = None
         self.times: Times | None = None
 
-    def note(self, delta: DeltaView) -> None:
+    def note(self, delta: Delta) -> None:
         """Count a delta. Its text is kept by whoever needs it whole."""
         self.tokens += len(delta.tokens)
         if delta.finish_reason is not None:
@@ -69,19 +70,19 @@ def usage_of(call: Call, outputs: Sequence[Output], *, final: bool = True) -> Us
 class Answer(Protocol):
     """One API's way of telling. `events` may be called for any choice in any order, but a choice's deltas in theirs."""
 
-    def events(self, index: int, delta: DeltaView, usage: Tail) -> bytes: ...
+    def events(self, index: int, delta: Delta, usage: Tail) -> bytes: ...
     def usage_event(self, usage: UsageBody) -> bytes: ...
     def body(self, outputs: Sequence[Output], usage: UsageBody) -> bytes: ...
 
 
 class ChatAnswer:
-    def __init__(self, call: Call, tokenizer: Tokenizer) -> None:
+    def __init__(self, call: Call, tokenizer: TextTokenizer) -> None:
         self._call = call
         self._tokenizer = tokenizer
         self._chunks = ChatChunks(call.id, call.created, call.model)
         self._begun: set[int] = set()
 
-    def events(self, index: int, delta: DeltaView, usage: Tail) -> bytes:
+    def events(self, index: int, delta: Delta, usage: Tail) -> bytes:
         """The role event before a choice's first text; a finish event after its last."""
         events = b""
         if index not in self._begun:
@@ -136,13 +137,13 @@ class ChatAnswer:
 
 
 class CompletionAnswer:
-    def __init__(self, call: Call, tokenizer: Tokenizer) -> None:
+    def __init__(self, call: Call, tokenizer: TextTokenizer) -> None:
         self._call = call
         self._tokenizer = tokenizer
         self._chunks = CompletionChunks(call.id, call.created, call.model)
-        self._offsets = [0] * len(call.requests)  # characters of each choice's tokens told so far
+        self._places = [_Place(tokenizer) for _ in call.requests]
 
-    def events(self, index: int, delta: DeltaView, usage: Tail) -> bytes:
+    def events(self, index: int, delta: Delta, usage: Tail) -> bytes:
         if not (delta.text or delta.logprobs or delta.finish_reason):
             return b""
         return self._chunks.text(index, delta.text, self._logprobs(index, delta.logprobs), delta.finish_reason, usage)
@@ -178,8 +179,7 @@ class CompletionAnswer:
             top = {self._label(token): _finite(logprob) for token, logprob in one.top}
             top.setdefault(token, _finite(one.logprob))
             told.top_logprobs.append(top)
-            told.text_offset.append(self._offsets[index])
-            self._offsets[index] += len(self._tokenizer.token_text(one.token))
+            told.text_offset.append(self._places[index].of(one.token))
         return told
 
     def _label(self, token: int) -> str:
@@ -189,6 +189,19 @@ class CompletionAnswer:
             return data.decode() or self._tokenizer.token_text(token)
         except UnicodeDecodeError:
             return "bytes:" + "".join(f"\\x{byte:02x}" for byte in data)
+
+
+class _Place:
+    """Where in its choice's text each token begins. A part of a character begins where the character does."""
+
+    def __init__(self, tokenizer: TextTokenizer) -> None:
+        self._detokenizer = tokenizer.stream()  # the text is read the way that the engine reads it
+        self._chars = 0
+
+    def of(self, token: int) -> int:
+        begins = self._chars
+        self._chars += len(self._detokenizer.add((token,)))
+        return begins
 
 
 def _reason(output: Output) -> str:

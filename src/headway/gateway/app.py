@@ -8,13 +8,14 @@ from importlib.metadata import PackageNotFoundError, version
 import msgspec
 from aiohttp import web
 
-from headway.gateway import generate, inform
+from headway.gateway import admin, generate, inform
 from headway.gateway.backend import Backend
 from headway.gateway.config import GatewayConfig
 from headway.gateway.edge import add_headers, edge
-from headway.gateway.openapi import describe
+from headway.gateway.openapi import describe, routes
 from headway.gateway.service import SERVICE, Service
 from headway.wire import limits
+from headway.wire.responses import Index
 
 
 def create_app(backend: Backend, config: GatewayConfig = GatewayConfig()) -> web.Application:
@@ -26,7 +27,9 @@ def create_app(backend: Backend, config: GatewayConfig = GatewayConfig()) -> web
     service = Service(backend, config)
     app[SERVICE] = service
     app[inform.STARTED_S] = inform.started_s()
-    app[inform.DESCRIPTION] = msgspec.json.encode(describe(service.names, _version()))
+    described = describe(service.names, _version())
+    app[inform.DESCRIPTION] = msgspec.json.encode(described)
+    app[inform.INDEX] = Index(version=_version(), models=list(service.names), routes=routes(described))
     app.add_routes(
         [
             web.post("/v1/chat/completions", generate.chat_completions),
@@ -35,11 +38,16 @@ def create_app(backend: Backend, config: GatewayConfig = GatewayConfig()) -> web
             web.get("/v1/models/{model:.+}", inform.model),  # a Hugging Face id has a slash in it
             web.post("/tokenize", inform.tokenize),
             web.post("/detokenize", inform.detokenize),
+            web.get("/", inform.index),
+            web.get("/version", inform.version),
             web.get("/health", inform.health),
+            web.get("/ping", inform.health),  # the name that SageMaker and vLLM have for it
             web.get("/ready", inform.ready),
             web.get("/metrics", inform.metrics),
             web.get("/load", inform.load),
             web.get("/openapi.json", inform.description),
+            web.get("/admin/config", admin.config),
+            web.post("/admin/reconfigure", admin.reconfigure),
         ]
     )
     app.on_response_prepare.append(add_headers)

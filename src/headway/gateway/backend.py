@@ -5,26 +5,18 @@ from __future__ import annotations
 from collections.abc import AsyncIterator, Mapping, Sequence
 from typing import Any, Protocol
 
-from headway.core.request import Request, Times, Usage
-from headway.core.step import TokenLogprob
-from headway.metrics.exporter import SnapshotView
+from headway.core.request import Request, Slo
+from headway.engine.factories import TextTokenizer
+from headway.engine.stream import Delta
+from headway.metrics.snapshot import Snapshot
 
 
-class Named(Protocol):
+class ServedModel(Protocol):
     @property
     def name(self) -> str: ...
-
-
-class Tokenizer(Protocol):
-    """Text <-> token ids. Called from several threads at once."""
-
     @property
-    def vocab_size(self) -> int: ...
-    def encode(self, text: str, *, add_special_tokens: bool = True) -> list[int]: ...
-    def encode_batch(self, texts: list[str], *, add_special_tokens: bool = True) -> list[list[int]]: ...
-    def decode(self, tokens: Sequence[int], *, skip_special_tokens: bool = True) -> str: ...
-    def token_bytes(self, token: int) -> bytes: ...
-    def token_text(self, token: int) -> str: ...
+    def sampling_defaults(self) -> Mapping[str, float]:
+        """What its makers recommend, by the names of `SamplingParams`."""
 
 
 class ChatTemplate(Protocol):
@@ -40,47 +32,50 @@ class ChatTemplate(Protocol):
     ) -> str: ...
 
 
-class DeltaView(Protocol):
-    """What is new in one output. The last one carries `finish_reason`, `usage` and `times`."""
-
-    @property
-    def text(self) -> str: ...
-    @property
-    def tokens(self) -> Sequence[int]: ...
-    @property
-    def logprobs(self) -> Sequence[TokenLogprob] | None: ...
-    @property
-    def finish_reason(self) -> str | None: ...
-    @property
-    def usage(self) -> Usage | None: ...
-    @property
-    def times(self) -> Times | None: ...
-
-
 class TokenStream(Protocol):
     """One output as it appears; raises a `HeadwayError` when it is lost. `close` cancels and is idempotent."""
 
-    def __aiter__(self) -> AsyncIterator[DeltaView]: ...
+    def __aiter__(self) -> AsyncIterator[Delta]: ...
     def close(self) -> None: ...
 
 
 class Backend(Protocol):
     @property
-    def model(self) -> Named: ...
+    def model(self) -> ServedModel: ...
     @property
-    def tokenizer(self) -> Tokenizer: ...
+    def tokenizer(self) -> TextTokenizer:
+        """Called from several threads at once."""
+
     @property
     def chat_template(self) -> ChatTemplate: ...
     @property
     def max_model_len(self) -> int: ...
     @property
-    def ready(self) -> bool: ...
+    def not_ready_reason(self) -> str:
+        """Why no request is taken at the moment; empty when one would be."""
+
     @property
-    def not_ready_reason(self) -> str: ...
+    def dead(self) -> bool:
+        """Down for good: only a new process can help. `not_ready_reason` says why."""
+
+    @property
+    def default_slo(self) -> Slo:
+        """What a request is promised that does not say otherwise."""
+
+    @property
+    def config(self) -> Any:
+        """The configuration as it is, a dataclass."""
+
+    def reconfigure(self, **changes: Any) -> Any:
+        """Change settings while serving, all or none. Returns the new configuration, or raises `ConfigError`."""
+
     def check_door(self) -> None:
         """Raise the `HeadwayError` with which any request at all would be refused now."""
 
-    def submit(self, request: Request) -> TokenStream:
-        """Take a request in, or raise the `HeadwayError` that says why not."""
+    def submit_all(self, requests: Sequence[Request]) -> Sequence[TokenStream]:
+        """Take all of a call's requests in, or none: then raise the `HeadwayError` that says why not.
 
-    def snapshot(self) -> SnapshotView: ...
+        An error's `param` is one of the core's words: `prompt`, `max_tokens`, or `n` for the number of requests.
+        """
+
+    def snapshot(self) -> Snapshot: ...

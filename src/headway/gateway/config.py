@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Literal
 
 
 @dataclass(frozen=True, slots=True)
 class GatewayConfig:
     served_model_name: str = ""  # empty: the model's own
+    # Where fields that a request leaves out come from: the model's makers, or OpenAI's API alone.
+    generation_config: Literal["auto", "none"] = "auto"
+    allowed_origins: tuple[str, ...] = ()  # whose web pages may read answers; "*" is anybody's
     # Connection pools in front of servers keep idle connections for up to 600 s. A server that
     # closes first loses a request that is already on its way, so ours outlives them.
     keepalive_timeout_s: float = 650.0
@@ -15,6 +19,6 @@ class GatewayConfig:
     # A client that stops reading holds its undelivered tokens (at most n x max_tokens deltas) and a socket buffer for
     # this long; then it is cut off and its sequences are cancelled.
     write_timeout_s: float = 60.0
-    tokenise_threads: int = 2
+    tokenise_threads: int = 2  # for prompts; /tokenize and /detokenize have one of their own
     shutdown_timeout_s: float = 5.0  # for handlers to end after the listening socket is closed
     max_header_bytes: int = 16 * 1024  # of a request line, and of one header field

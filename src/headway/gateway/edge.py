@@ -1,19 +1,27 @@
-"""What happens around every handler: request ids, headers that travel along, and errors in OpenAI's shape."""
+"""What happens around every handler: request ids, headers that travel along, a log line, errors in OpenAI's shape."""
 
 from __future__ import annotations
 
 import asyncio
+import logging
 import random
 import re
-from collections.abc import Awaitable, Callable
+import time
+from collections.abc import Awaitable, Callable, Sequence
 
 from aiohttp import web
 
 from headway.core.errors import HeadwayError
+from headway.gateway import origins
+from headway.gateway.observe import call_line
 from headway.gateway.service import SERVICE, log
 from headway.wire.errors import error_body, retry_headers
 
 REQUEST_ID = web.RequestKey("headway.request_id", str)
+IGNORED = web.RequestKey("headway.ignored", tuple[str, ...])  # fields of the body that mean nothing here
+IGNORED_HEADER = "x-headway-ignored-fields"
+MAX_IGNORED, MAX_IGNORED_CHARS = 16, 64  # names in the header, and characters of each
+_INSANE = re.compile(r"[^A-Za-z0-9_.-]")
 _SANE_ID = re.compile(r"[A-Za-z0-9._:@/+=-]{1,128}")
 _TRACEPARENT = re.compile(r"[0-9a-f]{2}-[0-9a-f]{32}-[0-9a-f]{16}-[0-9a-f]{2}")
 CLIENT_GONE = 499  # as nginx counts it; nobody is there to read it
@@ -23,9 +31,9 @@ Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
 @web.middleware
 async def edge(request: web.Request, handler: Handler) -> web.StreamResponse:
-    given = request.headers.get("x-request-id", "")
-    request[REQUEST_ID] = given if _SANE_ID.fullmatch(given) else f"req_{random.getrandbits(128):032x}"
+    request[REQUEST_ID] = request_id(request)
     metrics = request.app[SERVICE].metrics
+    begun_s = time.monotonic()
     status = CLIENT_GONE
     metrics.in_flight.inc()
     try:
@@ -36,17 +44,26 @@ async def edge(request: web.Request, handler: Handler) -> web.StreamResponse:
         metrics.in_flight.dec()
         resource = request.match_info.route.resource
         metrics.responses.labels(resource.canonical if resource else "unmatched", str(status)).inc()
+        if log.isEnabledFor(logging.DEBUG):
+            log.debug("request %s: %s", request[REQUEST_ID], call_line(request, status, time.monotonic() - begun_s))
+
+
+def request_id(request: web.BaseRequest) -> str:
+    """The client's own id when it is usable, else a new one."""
+    given = request.headers.get("x-request-id", "")
+    return given if _SANE_ID.fullmatch(given) else f"req_{random.getrandbits(128):032x}"
 
 
 async def _answered(request: web.Request, handler: Handler) -> web.StreamResponse:
+    allowed = request.app[SERVICE].config.allowed_origins
     try:
-        return await handler(request)
+        return origins.preflight(request, allowed) or await handler(request)
     except HeadwayError as error:
         if error.status >= 500 and not retry_headers(error):
             log.error("request %s failed: %s", request[REQUEST_ID], error.message)
         return error_response(error)
     except web.HTTPException as error:
-        return _http_error(request, error)
+        return http_error_response(request, error)
     except (asyncio.CancelledError, ConnectionError):
         raise  # the client is gone
     except Exception:
@@ -69,7 +86,7 @@ def error_response(error: HeadwayError) -> web.Response:
     )
 
 
-def _http_error(request: web.Request, error: web.HTTPException) -> web.Response:
+def http_error_response(request: web.BaseRequest, error: web.HTTPException) -> web.Response:
     """Aiohttp's own refusals, such as no such route, in OpenAI's shape."""
     message, code = f"{error.status} {error.reason}", None
     headers = {}
@@ -90,8 +107,23 @@ def _http_error(request: web.Request, error: web.HTTPException) -> web.Response:
 
 async def add_headers(request: web.Request, response: web.StreamResponse) -> None:
     """On every response, streams included: who the request was, for those who have to find it in a log."""
-    response.headers["x-request-id"] = request[REQUEST_ID]
-    response.headers["Server"] = "headway"
+    if REQUEST_ID in request:  # else it was refused before the middleware, and named there
+        name_response(response, request[REQUEST_ID])
+        response.headers.update(origins.headers(request, request.app[SERVICE].config.allowed_origins))
+        if ignored := request.get(IGNORED):
+            response.headers[IGNORED_HEADER] = shown_fields(ignored)
     traceparent = request.headers.get("traceparent", "")
     if _TRACEPARENT.fullmatch(traceparent):
         response.headers["traceparent"] = traceparent
+
+
+def shown_fields(names: Sequence[str]) -> str:
+    """Names that a client made up, fit for a header: short, few, and of harmless characters."""
+    shown = [_INSANE.sub("?", name[:MAX_IGNORED_CHARS]) for name in names[:MAX_IGNORED]]
+    more = len(names) - len(shown)
+    return ", ".join(shown) + (f", and {more} more" if more else "")
+
+
+def name_response(response: web.StreamResponse, id: str) -> None:
+    response.headers["x-request-id"] = id
+    response.headers["Server"] = "headway"

@@ -4,19 +4,20 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 
 import msgspec
 from aiohttp import web
 
-from headway.core.errors import EngineFailed, HeadwayError
+from headway.core.errors import EngineFailed, HeadwayError, InvalidRequest
 from headway.gateway.answers import Answer, ChatAnswer, CompletionAnswer, Output, usage_of
-from headway.gateway.backend import TokenStream
-from headway.gateway.edge import REQUEST_ID, internal_error
+from headway.gateway.backend import Backend, TokenStream
+from headway.gateway.edge import IGNORED, REQUEST_ID, internal_error
 from headway.gateway.merge import Batch, Merged
-from headway.gateway.observe import Timing
+from headway.gateway.observe import TALLY, Timing
 from headway.gateway.prepare import Call
-from headway.gateway.service import SERVICE, Service, log
+from headway.gateway.promises import slo_of
+from headway.gateway.service import SERVICE, log
 from headway.wire import sse
 from headway.wire.chunks import Tail, error_event
 from headway.wire.errors import error_body
@@ -47,26 +48,35 @@ async def _generate(
     service = request.app[SERVICE]
     timing = Timing(service.metrics)
     service.backend.check_door()  # before the body is read: a refusal must not cost what it saves
-    call = await service.prepared(request, prepare)
+    slo = slo_of(request.headers, service.backend.default_slo)
+    body = await service.body(request)
+    timing.received()
+    call = await service.prepared(prepare, body)
+    request[IGNORED] = call.ignored
+    for one in call.requests:
+        one.slo = slo
     timing.ready()
+    telling = request[TALLY] = _Telling(call, answer_for(call), timing)
     # A client that leaves cancels this handler at whatever it awaits, so leaving the block is what frees everything.
-    with _submitted(service, call) as streams:
+    with _submitted(service.backend, call) as streams:
         async with Merged(streams) as merged:
-            telling = _Telling(call, answer_for(call), timing)
             if call.stream:
                 return await _stream(request, merged, telling)
             return await _whole(merged, telling)
 
 
 @contextlib.contextmanager
-def _submitted(service: Service, call: Call) -> Iterator[list[TokenStream]]:
-    """All of a call's requests, or none: when one is refused, those before it are closed."""
+def _submitted(backend: Backend, call: Call) -> Iterator[Sequence[TokenStream]]:
+    """All of a call's requests, or none. What is wrong with them is told by the fields that the client sent."""
+    try:
+        streams = backend.submit_all(call.requests)
+    except InvalidRequest as error:
+        error.param = call.fields.get(error.param or "", error.param)
+        error.code = error.code or "invalid_value"
+        raise
     with contextlib.ExitStack() as closing:
-        streams = []
-        for one in call.requests:
-            stream = service.backend.submit(one)
+        for stream in streams:
             closing.callback(stream.close)
-            streams.append(stream)
         yield streams
 
 
@@ -78,6 +88,18 @@ class _Telling:
         self.outputs = [Output() for _ in call.requests]
         self._call = call
         self._timing = timing
+
+    @property
+    def prompt_tokens(self) -> int:
+        return self._call.prompt_tokens
+
+    @property
+    def output_tokens(self) -> int:
+        return sum(output.output_tokens for output in self.outputs)
+
+    @property
+    def ttft_s(self) -> float | None:
+        return self._timing.ttft_s
 
     def keep(self, batch: Batch) -> None:
         for index, delta in batch:
@@ -105,6 +127,10 @@ class _Telling:
     def body(self) -> bytes:
         return self.answer.body(self.outputs, usage_of(self._call, self.outputs))
 
+    def begun(self) -> str:
+        """The `Server-Timing` value of a stream at its first token."""
+        return self._timing.begun()
+
     def finish(self) -> str:
         """Check that every output ended, observe the times, and return the `Server-Timing` value."""
         if any(output.finish_reason is None for output in self.outputs):
@@ -129,24 +155,35 @@ async def _stream(request: web.Request, merged: Merged, telling: _Telling) -> we
     batch = await merged.next()
     response = web.StreamResponse(headers={"Content-Type": sse.CONTENT_TYPE, "Cache-Control": "no-cache"})
     response.headers["X-Accel-Buffering"] = "no"  # nginx would collect the events of a stream otherwise
+    response.headers["Server-Timing"] = telling.begun()
     await response.prepare(request)
+    errors = request.app[SERVICE].metrics.stream_errors
     try:
-        while batch:
-            if events := telling.events(batch):
-                await _write(request, response, events)
-            batch = await merged.next()
-        last = telling.last_events()
+        last = await _told(request, response, merged, telling, batch)
     except HeadwayError as error:
         log.warning("request %s failed in its stream: %s", request[REQUEST_ID], error.message)
+        errors.labels(error.code or error.type).inc()
         last = error_event(error_body(error))
     except ConnectionError:
-        return response  # the client is gone, or as good as gone
+        raise  # the client is gone
     except Exception:
-        last = error_event(error_body(internal_error(request)))
-    with contextlib.suppress(ConnectionError):
-        await _write(request, response, last)
-        await response.write_eof()
+        defect = internal_error(request)
+        errors.labels(defect.code).inc()
+        last = error_event(error_body(defect))
+    await _write(request, response, last)
+    await response.write_eof()
     return response
+
+
+async def _told(
+    request: web.Request, response: web.StreamResponse, merged: Merged, telling: _Telling, batch: Batch
+) -> bytes:
+    """Send `batch` and all that follow. Returns the events that end a stream that went well."""
+    while batch:
+        if events := telling.events(batch):
+            await _write(request, response, events)
+        batch = await merged.next()
+    return telling.last_events()
 
 
 async def _write(request: web.Request, response: web.StreamResponse, data: bytes) -> None:
@@ -163,4 +200,5 @@ async def _write(request: web.Request, response: web.StreamResponse, data: bytes
         log.warning("request %s: the client read nothing for %g s and is cut off", request[REQUEST_ID], timeout_s)
         if transport is not None:
             transport.abort()
+        request.app[SERVICE].metrics.stream_errors.labels("slow_reader").inc()
         raise SlowReader from None

@@ -4,18 +4,25 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import AsyncIterator
+from socket import socket
 
 from aiohttp import web
 
-from headway.core.errors import ConfigError
-from headway.gateway.config import GatewayConfig
+from headway.gateway.malformed import Runner
 from headway.gateway.service import SERVICE
 
+# Connections that may wait to be accepted while the loop is busy; a burst beyond it is dropped by the kernel.
+BACKLOG = 2048
 
-def make_runner(app: web.Application) -> web.AppRunner:
-    """What serves `app`, set up the way its routes rely on. The owner calls `setup`, adds sites, calls `cleanup`."""
-    config: GatewayConfig = app[SERVICE].config
-    return web.AppRunner(
+
+@contextlib.asynccontextmanager
+async def listening(app: web.Application, sock: socket) -> AsyncIterator[None]:
+    """Serve `app` on a bound socket while the context lasts, set up the way its routes rely on.
+
+    Raises `OSError` when somebody else listens there.
+    """
+    config = app[SERVICE].config
+    runner = Runner(
         app,
         handle_signals=False,
         handler_cancellation=True,  # a client that leaves cancels its handler, which frees what it held
@@ -25,21 +32,9 @@ def make_runner(app: web.Application) -> web.AppRunner:
         max_line_size=config.max_header_bytes,
         max_field_size=config.max_header_bytes,
     )
-
-
-@contextlib.asynccontextmanager
-async def listening(app: web.Application, host: str = "127.0.0.1", port: int = 0) -> AsyncIterator[str]:
-    """Serve `app` while the context lasts; yields the address, e.g. `http://127.0.0.1:8000`. Port 0 picks a free one.
-
-    Raises `ConfigError` when the address cannot be had.
-    """
-    runner = make_runner(app)
     await runner.setup()
     try:
-        try:
-            await web.TCPSite(runner, host, port).start()
-        except OSError as error:
-            raise ConfigError(f"Cannot listen on {host}:{port}: {error.strerror}.", param="port") from error
-        yield f"http://{f'[{host}]' if ':' in host else host}:{runner.addresses[0][1]}"
+        await web.SockSite(runner, sock, backlog=BACKLOG).start()
+        yield
     finally:
         await runner.cleanup()

@@ -10,9 +10,10 @@ from collections.abc import AsyncIterator, Sequence
 from types import TracebackType
 from typing import Self
 
-from headway.gateway.backend import DeltaView, TokenStream
+from headway.engine.stream import Delta
+from headway.gateway.backend import TokenStream
 
-Batch = list[tuple[int, DeltaView]]  # (which stream, what is new in it)
+Batch = list[tuple[int, Delta]]  # (which stream, what is new in it)
 
 
 class Merged:
@@ -25,7 +26,7 @@ class Merged:
     def __init__(self, streams: Sequence[TokenStream]) -> None:
         self._streams = streams
         # One stream needs no tasks: it is read directly, which saves two task switches per token.
-        self._single: AsyncIterator[DeltaView] | None = aiter(streams[0]) if len(streams) == 1 else None
+        self._single: AsyncIterator[Delta] | None = aiter(streams[0]) if len(streams) == 1 else None
         self._ready: Batch = []
         self._error: BaseException | None = None
         self._wake = asyncio.Event()

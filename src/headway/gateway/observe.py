@@ -1,33 +1,49 @@
-"""What one call's timing was: observed into the metrics as it happens, and told in `Server-Timing` at its end."""
+"""What one call's timing was: observed into the metrics as it happens, and told in `Server-Timing`.
+
+A call's time is network (its body coming in), tokenise, then queue, prefill and decode of the sequence that ended last,
+and gateway: whatever is left of the total.
+"""
 
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from typing import Protocol
 
+from aiohttp import web
+
+from headway.core.admission import NS_PER_S
 from headway.core.request import Times
-from headway.gateway.backend import DeltaView
+from headway.engine.stream import Delta
 from headway.metrics.exporter import Exporter
 
-NS_PER_S = 1e9
+MAX_PATH_CHARS = 200
 
 
 class Timing:
-    """Clocks one call from its arrival. `ready` when it is tokenised, `token` per delta, `finished` once at the end."""
+    """Clocks one call from its arrival: `received` and `ready` once, `token` per delta, `finished` at the end."""
 
-    __slots__ = ("_arrival_ns", "_last_ns", "_metrics", "_tokenise_s")
+    __slots__ = ("_arrival_ns", "_last_ns", "_metrics", "_parts", "_received_ns", "_ttft_s")
 
     def __init__(self, metrics: Exporter) -> None:
         self._metrics = metrics
-        self._arrival_ns = time.monotonic_ns()
-        self._tokenise_s = 0.0
+        self._arrival_ns = self._received_ns = time.monotonic_ns()
+        self._parts: dict[str, float] = {}
         self._last_ns: dict[int, int] = {}  # by choice: when its last token came
+        self._ttft_s: float | None = None
+
+    def received(self) -> None:
+        """The body is there."""
+        self._received_ns = time.monotonic_ns()
+        self._parts["network"] = (self._received_ns - self._arrival_ns) / NS_PER_S
+        self._metrics.network_s.observe(self._parts["network"])
 
     def ready(self) -> None:
-        self._tokenise_s = (time.monotonic_ns() - self._arrival_ns) / NS_PER_S
-        self._metrics.tokenise_s.observe(self._tokenise_s)
+        """The prompt is tokenised."""
+        self._parts["tokenise"] = (time.monotonic_ns() - self._received_ns) / NS_PER_S
+        self._metrics.tokenise_s.observe(self._parts["tokenise"])
 
-    def token(self, index: int, delta: DeltaView) -> None:
+    def token(self, index: int, delta: Delta) -> None:
         count = len(delta.tokens)
         if not count:
             return
@@ -35,17 +51,29 @@ class Timing:
         last = self._last_ns.get(index)
         self._last_ns[index] = now
         if last is None:
-            self._metrics.ttft_s.observe((now - self._arrival_ns) / NS_PER_S)
+            ttft_s = (now - self._arrival_ns) / NS_PER_S
+            if self._ttft_s is None:
+                self._ttft_s = ttft_s
+            self._metrics.ttft_s.observe(ttft_s)
             return
         gap_s = (now - last) / NS_PER_S / count
         for _ in range(count):
             self._metrics.itl_s.observe(gap_s)
 
+    @property
+    def ttft_s(self) -> float | None:
+        """When the first token of any choice came, None before that."""
+        return self._ttft_s
+
+    def begun(self) -> str:
+        """The `Server-Timing` of a stream, whose headers leave with its first token: what is known then."""
+        return _server_timing({**self._parts, "ttft": (time.monotonic_ns() - self._arrival_ns) / NS_PER_S})
+
     def finished(self, times: Sequence[Times | None]) -> str:
         """Observe the parts of every sequence; the `Server-Timing` value tells those of the one that ended last."""
         total_s = (time.monotonic_ns() - self._arrival_ns) / NS_PER_S
         self._metrics.duration_s.observe(total_s)
-        parts = {"tokenise": self._tokenise_s}
+        parts = self._parts
         reached = [one for one in times if one is not None and one.first_token_ns]
         for one in sorted(reached, key=lambda one: one.ended_ns):
             parts["queue"] = (one.started_ns - one.arrival_ns) / NS_PER_S
@@ -54,5 +82,35 @@ class Timing:
             self._metrics.queue_s.observe(parts["queue"])
             self._metrics.prefill_s.observe(parts["prefill"])
             self._metrics.decode_s.observe(parts["decode"])
-        parts["total"] = total_s
-        return ", ".join(f"{name};dur={seconds * 1000:.2f}" for name, seconds in parts.items())
+        parts["gateway"] = max(0.0, total_s - sum(parts.values()))
+        self._metrics.gateway_s.observe(parts["gateway"])
+        return _server_timing({**parts, "total": total_s})
+
+
+class Tally(Protocol):
+    """What a call came to, as far as it got."""
+
+    @property
+    def prompt_tokens(self) -> int: ...
+    @property
+    def output_tokens(self) -> int: ...
+    @property
+    def ttft_s(self) -> float | None: ...
+
+
+TALLY = web.RequestKey("headway.tally", Tally)
+
+
+def call_line(request: web.Request, status: int, total_s: float) -> str:
+    """A call in one line, for the log. What it did not get to is not there."""
+    line = f"{request.method} {request.path[:MAX_PATH_CHARS]!r} {status}"
+    tally = request.get(TALLY)
+    if tally is not None:
+        line += f", prompt {tally.prompt_tokens} tokens, output {tally.output_tokens} tokens"
+        if tally.ttft_s is not None:
+            line += f", ttft {tally.ttft_s * 1000:.1f} ms"
+    return f"{line}, total {total_s * 1000:.1f} ms"
+
+
+def _server_timing(parts: Mapping[str, float]) -> str:
+    return ", ".join(f"{name};dur={seconds * 1000:.2f}" for name, seconds in parts.items())

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -13,7 +13,7 @@ import msgspec
 from headway.core.errors import ContextLengthExceeded, InvalidRequest, NotFound
 from headway.core.request import Request
 from headway.gateway.backend import Backend
-from headway.wire import checks, unsupported
+from headway.wire import translate, unsupported
 from headway.wire.parse import parse
 from headway.wire.requests import (
     ChatRequest,
@@ -26,10 +26,12 @@ from headway.wire.requests import (
 )
 from headway.wire.responses import Detokenized, Tokenized
 
-COMPLETION_MAX_TOKENS = 16  # OpenAI's default for /v1/completions
 # Text longer than this per token of context cannot fit, so it is refused before minutes are spent tokenising it. Real
 # vocabularies have no longer tokens but runs of blanks.
 MAX_CHARS_PER_TOKEN = 128
+
+CHAT_FIELDS = frozenset(ChatRequest.__struct_fields__)
+COMPLETION_FIELDS = frozenset(CompletionRequest.__struct_fields__)
 
 _chat = msgspec.json.Decoder(ChatRequest)
 _completion = msgspec.json.Decoder(CompletionRequest)
@@ -50,30 +52,35 @@ class Call:
     stream: bool
     include_usage: bool
     continuous_usage: bool
+    ignored: tuple[str, ...]  # fields of the body that mean nothing here
+    fields: Mapping[str, str]  # the core's word for a part of a request -> the field in which this call sent it
 
 
 class Preparer:
-    """Knows the model's names, tokenizer and template. Thread-safe: it holds no state."""
+    """Knows the model's names, sampling defaults, tokenizer and template. Thread-safe: it holds no state."""
 
-    def __init__(self, backend: Backend, names: Sequence[str]) -> None:
+    def __init__(self, backend: Backend, names: Sequence[str], sampling_defaults: Mapping[str, float]) -> None:
         self._backend = backend
         self._names = tuple(names)
+        self._sampling_defaults = sampling_defaults
 
     def chat(self, body: bytes) -> Call:
         asked = parse(body, _chat)
-        unsupported.refuse_unsupported(body, unsupported.CHAT)
+        ignored = unsupported.refuse_unsupported(body, unsupported.CHAT, CHAT_FIELDS)
         name = self._model(asked.model)
         tools = None if asked.tool_choice == "none" else asked.tools
         text = self._render(asked.messages, tools, asked.add_generation_prompt, asked.chat_template_kwargs)
         tokens = self._backend.tokenizer.encode(text, add_special_tokens=False)  # the template writes its own
-        return self._call(f"chatcmpl-{random.getrandbits(128):032x}", name, asked, [tokens], "messages")
+        return self._call(
+            f"chatcmpl-{random.getrandbits(128):032x}", name, asked, [tokens], param="messages", ignored=ignored
+        )
 
     def completion(self, body: bytes) -> Call:
         asked = parse(body, _completion)
-        unsupported.refuse_unsupported(body, unsupported.COMPLETION)
+        ignored = unsupported.refuse_unsupported(body, unsupported.COMPLETION, COMPLETION_FIELDS)
         name = self._model(asked.model)
-        prompts = checks.prompts(asked, self._backend.tokenizer.vocab_size)
-        checks.check_sizes(asked, len(prompts))
+        prompts = translate.prompts(asked, self._backend.tokenizer.vocab_size)
+        translate.samples(asked, len(prompts))  # before they are tokenised
         texts = [prompt for prompt in prompts if isinstance(prompt, str)]
         tokens: list[Sequence[int]] = [prompt for prompt in prompts if not isinstance(prompt, str)]
         if texts:
@@ -81,7 +88,7 @@ class Preparer:
                 self._check_chars(text, "prompt")
             special = asked.add_special_tokens is not False
             tokens = list(self._backend.tokenizer.encode_batch(texts, add_special_tokens=special))
-        return self._call(f"cmpl-{random.getrandbits(128):032x}", name, asked, tokens, "prompt")
+        return self._call(f"cmpl-{random.getrandbits(128):032x}", name, asked, tokens, param="prompt", ignored=ignored)
 
     def tokenize(self, body: bytes) -> Tokenized:
         asked = parse(body, _tokenize)
@@ -92,6 +99,7 @@ class Preparer:
             text = self._render(asked.messages, asked.tools, asked.add_generation_prompt, asked.chat_template_kwargs)
         else:
             text = asked.prompt or ""
+            self._check_chars(text, "prompt")
         special = asked.messages is None if asked.add_special_tokens is None else asked.add_special_tokens
         tokenizer = self._backend.tokenizer
         tokens = tokenizer.encode(text, add_special_tokens=special)
@@ -103,7 +111,15 @@ class Preparer:
     def detokenize(self, body: bytes) -> Detokenized:
         asked = parse(body, _detokenize)
         self._model(asked.model)
-        tokens = checks.check_tokens(asked.tokens, self._backend.tokenizer.vocab_size, "tokens")
+        context = self._backend.max_model_len
+        if len(asked.tokens) > context:
+            raise InvalidRequest(
+                f"`tokens` has {len(asked.tokens):,} token ids; the limit is this model's context, {context:,}. Send "
+                "them in parts.",
+                param="tokens",
+                code="invalid_value",
+            )
+        tokens = translate.known_tokens(asked.tokens, self._backend.tokenizer.vocab_size, "tokens")
         return Detokenized(prompt=self._backend.tokenizer.decode(tokens, skip_special_tokens=False))
 
     def _model(self, name: str | None) -> str:
@@ -141,24 +157,34 @@ class Preparer:
             )
 
     def _call(
-        self, id: str, model: str, asked: Generation, prompts: list[Sequence[int]] | list[list[int]], param: str
+        self,
+        id: str,
+        model: str,
+        asked: Generation,
+        prompts: list[Sequence[int]] | list[list[int]],
+        *,
+        param: str,
+        ignored: tuple[str, ...],
     ) -> Call:
-        seed = random.getrandbits(63)  # draws of tokens, not secrets
-        params = checks.sampling_params(asked, vocab_size=self._backend.tokenizer.vocab_size, seed=seed)
-        samples = asked.n or 1
-        requests: list[Request] = []
-        for prompt in prompts:
-            max_tokens = self._max_tokens(asked, len(prompt), param)
-            for sample in range(samples):
-                requests.append(
-                    Request(
-                        id=f"{id}-{len(requests)}",
-                        prompt=prompt,
-                        max_tokens=max_tokens,
-                        params=replace(params, seed=(params.seed + sample) % 2**64) if sample else params,
-                        priority=asked.priority or 0,
-                    )
+        translate.check_stream_options(asked)
+        params = translate.sampling_params(
+            asked, vocab_size=self._backend.tokenizer.vocab_size, defaults=self._sampling_defaults
+        )
+        samples = translate.samples(asked, len(prompts))
+        seeds = translate.seeds(asked, len(prompts), lambda: random.getrandbits(64))  # draws of tokens, not secrets
+        requests = []
+        for number, seed in enumerate(seeds):
+            prompt = prompts[number // samples]
+            requests.append(
+                Request(
+                    id=f"{id}-{number}",
+                    prompt=prompt,
+                    max_tokens=translate.max_tokens(asked, self._backend.max_model_len - len(prompt)),
+                    params=replace(params, seed=seed),
+                    priority=asked.priority or 0,
+                    cache_scope=asked.cache_salt or "",
                 )
+            )
         options = asked.stream_options
         return Call(
             id=id,
@@ -170,28 +196,10 @@ class Preparer:
             stream=bool(asked.stream),
             include_usage=options is not None and bool(options.include_usage),
             continuous_usage=options is not None and bool(options.include_usage and options.continuous_usage_stats),
+            ignored=ignored,
+            fields={
+                "prompt": param,
+                "max_tokens": translate.max_tokens_field(asked),
+                "n": "n" if samples > 1 else param,
+            },
         )
-
-    def _max_tokens(self, asked: Generation, prompt_tokens: int, param: str) -> int:
-        context = self._backend.max_model_len
-        if prompt_tokens == 0:
-            raise InvalidRequest(
-                f"`{param}` comes to no tokens at all. Send some text.", param=param, code="invalid_value"
-            )
-        left = context - prompt_tokens
-        if left < 1:
-            raise ContextLengthExceeded(
-                f"This model's context is {context:,} tokens, but `{param}` alone has {prompt_tokens:,}, which leaves "
-                "no room for an answer. Shorten it.",
-                param=param,
-            )
-        default = left if isinstance(asked, ChatRequest) else min(COMPLETION_MAX_TOKENS, left)
-        max_tokens = checks.max_tokens(asked, default)
-        if max_tokens > left:
-            raise ContextLengthExceeded(
-                f"This model's context is {context:,} tokens, but {prompt_tokens + max_tokens:,} were asked: "
-                f"{prompt_tokens:,} in `{param}` and {max_tokens:,} of output. Shorten the input, or ask for at most "
-                f"{left:,} output tokens.",
-                param=param,
-            )
-        return max_tokens

@@ -10,12 +10,12 @@ from typing import TypeVar
 
 from aiohttp import web
 
-from headway.core.errors import Draining, HeadwayError, InvalidRequest
+from headway.core.errors import HeadwayError, InvalidRequest
 from headway.gateway.backend import Backend
 from headway.gateway.config import GatewayConfig
 from headway.gateway.prepare import Preparer
 from headway.metrics.exporter import Exporter, SnapshotCollector
-from headway.wire import limits
+from headway.wire import limits, translate
 
 T = TypeVar("T")
 
@@ -45,21 +45,24 @@ class Service:
         self.backend = backend
         self.config = config
         self.names = (config.served_model_name or backend.model.name,)
-        self.preparer = Preparer(backend, self.names)
-        self.metrics = Exporter(SnapshotCollector(backend.snapshot, lambda: backend.ready))
+        recommended = backend.model.sampling_defaults if config.generation_config == "auto" else {}
+        self.sampling_defaults = {**translate.SAMPLING_DEFAULTS, **recommended}
+        self.preparer = Preparer(backend, self.names, self.sampling_defaults)
+        self.metrics = Exporter(SnapshotCollector(backend.snapshot, lambda: not backend.not_ready_reason))
         self._threads = ThreadPoolExecutor(config.tokenise_threads, thread_name_prefix="headway-tokenise")
+        # Whoever only counts tokens, of however much text, does not stand in the way of those who want an answer.
+        self._side_thread = ThreadPoolExecutor(1, thread_name_prefix="headway-tokenise-aside")
 
-    def check_ready(self) -> None:
-        """Raises `Draining`, with the reason, while the engine takes no requests."""
-        if not self.backend.ready:
-            raise Draining(self.backend.not_ready_reason or "The engine is not ready.", retry_after_s=5.0)
-
-    async def prepared(self, request: web.Request, prepare: Callable[[bytes], T]) -> T:
-        """Read the body and run `prepare` on it, off the event loop."""
-        body = await self._body(request)
+    async def prepared(self, prepare: Callable[[bytes], T], body: bytes) -> T:
+        """Run `prepare` on a call's body, off the event loop."""
         return await asyncio.get_running_loop().run_in_executor(self._threads, prepare, body)
 
-    async def _body(self, request: web.Request) -> bytes:
+    async def prepared_aside(self, prepare: Callable[[bytes], T], body: bytes) -> T:
+        """The same for work that no generation waits for."""
+        return await asyncio.get_running_loop().run_in_executor(self._side_thread, prepare, body)
+
+    async def body(self, request: web.Request) -> bytes:
+        """The body, within its limits of size and time. Raises `BodyTooLarge`, `BodyTooSlow` or `InvalidRequest`."""
         if (request.content_length or 0) > limits.MAX_BODY_BYTES:
             raise _too_large()
         try:
@@ -75,7 +78,8 @@ class Service:
             raise InvalidRequest(f"The request body cannot be read: {error}.", code="invalid_body") from None
 
     def close(self) -> None:
-        self._threads.shutdown(wait=False, cancel_futures=True)
+        for threads in (self._threads, self._side_thread):
+            threads.shutdown(wait=False, cancel_futures=True)
 
 
 SERVICE = web.AppKey("headway.service", Service)

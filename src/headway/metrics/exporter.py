@@ -3,64 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
-from typing import Protocol
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
 from prometheus_client.metrics_core import Metric as MetricFamily
 
 from headway.metrics.names import METRICS
-
-
-class SnapshotView(Protocol):
-    """The plain numbers an engine shows."""
-
-    @property
-    def requests(self) -> int: ...
-    @property
-    def waiting(self) -> int: ...
-    @property
-    def waiting_tokens(self) -> int: ...
-    @property
-    def running(self) -> int: ...
-    @property
-    def step_tokens(self) -> int: ...
-    @property
-    def kv_tokens(self) -> int: ...
-    @property
-    def preempted(self) -> int: ...
-    @property
-    def kv_blocks_used(self) -> int: ...
-    @property
-    def kv_blocks_total(self) -> int: ...
-    @property
-    def max_num_seqs(self) -> int: ...
-    @property
-    def max_num_batched_tokens(self) -> int: ...
-    @property
-    def prefill_tokens_total(self) -> int: ...
-    @property
-    def decode_tokens_total(self) -> int: ...
-    @property
-    def prefill_seconds_total(self) -> float: ...
-    @property
-    def decode_seconds_total(self) -> float: ...
-    @property
-    def steps_total(self) -> int: ...
-    @property
-    def preemptions_total(self) -> int: ...
-    @property
-    def recomputed_tokens_total(self) -> int: ...
-    @property
-    def ended_total(self) -> Mapping[str, int]: ...
-    @property
-    def refused_total(self) -> Mapping[str, int]: ...
+from headway.metrics.snapshot import Snapshot
 
 
 class SnapshotCollector:
     """A Prometheus collector over `read`: nothing is counted twice, since the engine's own counters are shown."""
 
-    def __init__(self, read: Callable[[], SnapshotView], ready: Callable[[], bool]) -> None:
+    def __init__(self, read: Callable[[], Snapshot], ready: Callable[[], bool]) -> None:
         self._read = read
         self._ready = ready
 
@@ -77,8 +32,13 @@ class SnapshotCollector:
         yield _gauge("headway_requests_waiting", now.waiting)
         yield _gauge("headway_waiting_tokens", now.waiting_tokens)
         yield _gauge("headway_sequences_preempted", now.preempted)
-        yield _gauge("headway_kv_usage_ratio", now.kv_blocks_used / now.kv_blocks_total if now.kv_blocks_total else 0.0)
+        yield _gauge("headway_kv_usage_ratio", now.kv_usage_ratio)
         yield _gauge("headway_kv_blocks", now.kv_blocks_total)
+        yield _gauge("headway_kv_cached_blocks", now.kv_blocks_cached)
+        yield _gauge("headway_kv_set_aside_blocks", now.kv_blocks_set_aside)
+        yield _gauge("headway_kv_reserved_bytes", now.kv_reserved_bytes)
+        yield _gauge("headway_memory_used_bytes", now.memory_bytes)
+        yield _gauge("headway_lane_waiting", now.waiting_by_lane)
         yield _gauge("headway_max_num_seqs", now.max_num_seqs)
         yield _gauge("headway_max_num_batched_tokens", now.max_num_batched_tokens)
         yield _counter("headway_prefill_tokens_total", now.prefill_tokens_total)
@@ -88,6 +48,14 @@ class SnapshotCollector:
         yield _counter("headway_steps_total", now.steps_total)
         yield _counter("headway_preemptions_total", now.preemptions_total)
         yield _counter("headway_recomputed_tokens_total", now.recomputed_tokens_total)
+        yield _counter("headway_pad_tokens_total", now.pad_tokens_total)
+        yield _counter("headway_kv_evictions_total", now.evictions_total)
+        yield _counter("headway_relegations_total", now.relegations_total)
+        yield _counter("headway_prefix_lookup_tokens_total", now.prefix_lookup_tokens_total)
+        yield _counter("headway_prefix_hit_tokens_total", now.prefix_hit_tokens_total)
+        yield _counter("headway_step_predicted_seconds_total", now.step_predicted_seconds_total)
+        yield _counter("headway_step_real_seconds_total", now.step_real_seconds_total)
+        yield _counter("headway_step_error_seconds_total", now.step_error_seconds_total)
         yield _counter("headway_requests_ended_total", now.ended_total)
         yield _counter("headway_requests_refused_total", now.refused_total)
 
@@ -103,12 +71,14 @@ class Exporter:
         self.ttft_s = self._histogram("headway_time_to_first_token_seconds")
         self.itl_s = self._histogram("headway_inter_token_latency_seconds")
         self.duration_s = self._histogram("headway_request_duration_seconds")
+        self.network_s = self._histogram("headway_network_seconds")
         self.tokenise_s = self._histogram("headway_tokenise_seconds")
         self.queue_s = self._histogram("headway_queue_seconds")
         self.prefill_s = self._histogram("headway_prefill_seconds")
         self.decode_s = self._histogram("headway_decode_seconds")
-        responses = METRICS["headway_http_responses_total"]
-        self.responses = Counter(responses.name, responses.meaning, responses.labels, registry=self.registry)
+        self.gateway_s = self._histogram("headway_gateway_seconds")
+        self.responses = self._count("headway_http_responses_total")
+        self.stream_errors = self._count("headway_stream_errors_total")
         in_flight = METRICS["headway_http_requests_in_flight"]
         self.in_flight = Gauge(in_flight.name, in_flight.meaning, registry=self.registry)
 
@@ -120,9 +90,19 @@ class Exporter:
         metric = METRICS[name]
         return Histogram(name, metric.meaning, buckets=metric.buckets, registry=self.registry)
 
+    def _count(self, name: str) -> Counter:
+        metric = METRICS[name]
+        return Counter(name, metric.meaning, metric.labels, registry=self.registry)
 
-def _gauge(name: str, value: float) -> GaugeMetricFamily:
-    return GaugeMetricFamily(name, METRICS[name].meaning, value=value)
+
+def _gauge(name: str, value: float | Mapping[str, int]) -> GaugeMetricFamily:
+    metric = METRICS[name]
+    if not isinstance(value, Mapping):
+        return GaugeMetricFamily(name, metric.meaning, value=value)
+    family = GaugeMetricFamily(name, metric.meaning, labels=metric.labels)
+    for label, number in value.items():
+        family.add_metric([label], number)
+    return family
 
 
 def _counter(name: str, value: float | Mapping[str, int]) -> CounterMetricFamily:

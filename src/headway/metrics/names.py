@@ -35,6 +35,11 @@ _TABLE = (
     Metric("headway_sequences_preempted", "gauge", "Sequences that lost their KV blocks and wait to go on."),
     Metric("headway_kv_usage_ratio", "gauge", "KV blocks in use over KV blocks there are, 0 to 1."),
     Metric("headway_kv_blocks", "gauge", "KV blocks there are."),
+    Metric("headway_kv_cached_blocks", "gauge", "KV blocks that a later prompt can find, held or idle."),
+    Metric("headway_kv_set_aside_blocks", "gauge", "Free KV blocks kept for the worst case of running sequences."),
+    Metric("headway_kv_reserved_bytes", "gauge", "Memory of the KV cache, used or not."),
+    Metric("headway_memory_used_bytes", "gauge", "Resident memory of the server and its executor."),
+    Metric("headway_lane_waiting", "gauge", "Requests that wait, by lane.", ("lane",)),
     Metric("headway_max_num_seqs", "gauge", "The limit of sequences running at once."),
     Metric("headway_max_num_batched_tokens", "gauge", "The limit of tokens in one step."),
     Metric("headway_engine_ready", "gauge", "1 while the engine takes requests, else 0."),
@@ -48,6 +53,14 @@ _TABLE = (
     Metric("headway_steps_total", "counter", "Steps run."),
     Metric("headway_preemptions_total", "counter", "Times a running sequence lost its KV blocks to another."),
     Metric("headway_recomputed_tokens_total", "counter", "Tokens computed again after a preemption."),
+    Metric("headway_pad_tokens_total", "counter", "Tokens computed and thrown away by static batching."),
+    Metric("headway_kv_evictions_total", "counter", "Cached KV blocks given up for room."),
+    Metric("headway_relegations_total", "counter", "TTFT promises found lost while waiting."),
+    Metric("headway_prefix_lookup_tokens_total", "counter", "Prompt tokens looked for in the prefix cache."),
+    Metric("headway_prefix_hit_tokens_total", "counter", "Prompt tokens found in the prefix cache."),
+    Metric("headway_step_predicted_seconds_total", "counter", "What the step-time model said of the steps run."),
+    Metric("headway_step_real_seconds_total", "counter", "What the steps took, from plan to commit."),
+    Metric("headway_step_error_seconds_total", "counter", "Sum of |real - predicted| over the steps."),
     Metric(
         "headway_requests_ended_total",
         "counter",
@@ -55,7 +68,18 @@ _TABLE = (
         ("reason",),
     ),
     Metric("headway_requests_refused_total", "counter", "Requests turned away, by error code.", ("code",)),
-    Metric("headway_http_responses_total", "counter", "API answers by route and HTTP status.", ("route", "status")),
+    Metric(
+        "headway_http_responses_total",
+        "counter",
+        "API answers by route and HTTP status; 499 is a client that left, and a stream that fails counts as it began.",
+        ("route", "status"),
+    ),
+    Metric(
+        "headway_stream_errors_total",
+        "counter",
+        "Streams that began with 200 and failed, by error code; slow_reader is a client that read nothing.",
+        ("code",),
+    ),
     Metric(
         "headway_time_to_first_token_seconds",
         "histogram",
@@ -74,8 +98,13 @@ _TABLE = (
         "Arrival of the call to the end of its last output.",
         buckets=DURATION_BUCKETS_S,
     ),
+    # The parts of a call's time, end to end. Sequences have a queue, a prefill and a decode; calls have the rest.
+    Metric("headway_network_seconds", "histogram", "Receiving the body of a call.", buckets=TTFT_BUCKETS_S),
     Metric(
-        "headway_tokenise_seconds", "histogram", "Reading, templating and tokenising a call.", buckets=TTFT_BUCKETS_S
+        "headway_tokenise_seconds",
+        "histogram",
+        "Checking, templating and tokenising a call, from the last byte of its body on.",
+        buckets=TTFT_BUCKETS_S,
     ),
     Metric(
         "headway_queue_seconds",
@@ -85,6 +114,12 @@ _TABLE = (
     ),
     Metric("headway_prefill_seconds", "histogram", "First step to first token.", buckets=DURATION_BUCKETS_S),
     Metric("headway_decode_seconds", "histogram", "First token to last token.", buckets=DURATION_BUCKETS_S),
+    Metric(
+        "headway_gateway_seconds",
+        "histogram",
+        "What is left of a call: routing, admission, handing its tokens to the client.",
+        buckets=TTFT_BUCKETS_S,
+    ),
 )
 
 METRICS: Mapping[str, Metric] = MappingProxyType({metric.name: metric for metric in _TABLE})

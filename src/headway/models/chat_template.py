@@ -76,19 +76,21 @@ class ChatTemplate:
         """
         if self._template is None:
             raise InvalidRequest(
-                "this model has no chat template, so it takes no messages; use /v1/completions with a prompt",
+                "This model has no chat template, so it takes no messages. Use /v1/completions with a prompt.",
                 param="messages",
                 code="no_chat_template",
             )
         if tools and not self.takes_tools:
             raise InvalidRequest(
-                "this model's chat template has no place for tools, so it cannot be given any; leave `tools` out",
+                "This model's chat template has no place for tools, so it cannot be given any. Leave `tools` out.",
                 param="tools",
                 code="unsupported_feature",
             )
         if kwargs and (taken := sorted(_OWN_VARIABLES & kwargs.keys())):
             raise InvalidRequest(
-                f"{taken[0]!r} cannot be set here; it is part of the request itself", param="chat_template_kwargs"
+                f"`chat_template_kwargs` cannot set {taken[0]!r}, which is part of the request itself. Leave it out.",
+                param="chat_template_kwargs",
+                code="invalid_value",
             )
         shaped = [_shape(message, f"messages[{i}]", self._takes_tool_calls) for i, message in enumerate(messages)]
         try:
@@ -103,7 +105,7 @@ class ChatTemplate:
             )
         except Exception as error:  # a template is a program: what it raises is anybody's guess
             raise InvalidRequest(
-                f"the model's chat template refused these messages: {error}",
+                f"The model's chat template refused these messages: {str(error).rstrip('.')}.",
                 param="messages",
                 code="chat_template_refused",
             ) from error
@@ -112,10 +114,10 @@ class ChatTemplate:
 def _shape(message: Any, at: str, takes_tool_calls: bool) -> dict[str, Any]:
     """A copy of one message as templates expect it."""
     if not isinstance(message, dict):
-        raise InvalidRequest(f"{at} should be an object with a role and content", param=at)
+        raise _wrong(at, "should be an object with a role and content")
     role = message.get("role")
     if not isinstance(role, str) or role not in ROLES:
-        raise InvalidRequest(f"{at}.role is {role!r}; known roles are {', '.join(ROLES)}", param=f"{at}.role")
+        raise _wrong(f"{at}.role", f"is {role!r}; known roles are {', '.join(ROLES)}")
     shaped = {key: value for key, value in message.items() if value is not None}
     calls = _tool_calls(message, at) if role == "assistant" else []
     shaped["role"] = ROLES[role]
@@ -139,9 +141,12 @@ def _content(message: dict[str, Any], at: str, *, may_be_null: bool) -> str:
         return content
     if content is None and may_be_null:
         return ""
+    if content is None:
+        raise InvalidRequest(
+            f"`{at}.content` is required; add it.", param=f"{at}.content", code="missing_required_parameter"
+        )
     if not isinstance(content, list):
-        found = "null" if content is None else type(content).__name__
-        raise InvalidRequest(f"{at}.content should be a string or a list of parts, not {found}", param=f"{at}.content")
+        raise _wrong(f"{at}.content", f"should be a string or a list of parts, not {type(content).__name__}")
     return "\n".join(_part(part, f"{at}.content[{j}]") for j, part in enumerate(content))
 
 
@@ -150,11 +155,13 @@ def _part(part: Any, at: str) -> str:
     key = {"text": "text", "input_text": "text", "output_text": "text", "refusal": "refusal"}.get(str(kind))
     if key is None:
         raise InvalidRequest(
-            f"{at} has type {kind!r}; this model takes text only", param=at, code="unsupported_feature"
+            f"`{at}` is of type {kind}; this model takes text only. Leave it out.",
+            param=at,
+            code="unsupported_feature",
         )
     text = part.get(key)
     if not isinstance(text, str):
-        raise InvalidRequest(f"{at}.{key} should be a string", param=f"{at}.{key}")
+        raise _wrong(f"{at}.{key}", "should be a string")
     return text
 
 
@@ -164,14 +171,14 @@ def _tool_calls(message: dict[str, Any], at: str) -> list[dict[str, Any]]:
     if calls is None:
         calls = [{"type": "function", "function": message["function_call"]}] if message.get("function_call") else []
     if not isinstance(calls, list):
-        raise InvalidRequest(f"{at}.tool_calls should be a list", param=f"{at}.tool_calls")
+        raise _wrong(f"{at}.tool_calls", "should be a list")
     return [_tool_call(call, f"{at}.tool_calls[{k}]") for k, call in enumerate(calls)]
 
 
 def _tool_call(call: Any, at: str) -> dict[str, Any]:
     function = call.get("function") if isinstance(call, dict) else None
     if not isinstance(function, dict) or not isinstance(function.get("name"), str):
-        raise InvalidRequest(f"{at}.function should be an object with a name", param=f"{at}.function")
+        raise _wrong(f"{at}.function", "should be an object with a name")
     return {**call, "function": {**function, "arguments": _arguments(function.get("arguments"))}}
 
 
@@ -184,6 +191,10 @@ def _arguments(value: Any) -> Any:
     except (ValueError, RecursionError):
         return value
     return parsed if isinstance(parsed, dict) else value
+
+
+def _wrong(param: str, what: str) -> InvalidRequest:
+    return InvalidRequest(f"`{param}` {what}.", param=param, code="invalid_value")
 
 
 class _Generation(jinja2.ext.Extension):

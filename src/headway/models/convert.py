@@ -7,14 +7,14 @@ that names the signal. The child is given a link in a temporary folder, because 
 
 from __future__ import annotations
 
-import os
 import shutil
 import signal
 import subprocess
-import sys
 from pathlib import Path
 
+from headway import child_process
 from headway.core.errors import ModelError
+from headway.models import converter
 from headway.models.cache import Progress, Report, explained, no_space, require_space, tree_bytes
 from headway.models.gguf_file import GgufFile
 from headway.models.ir_directory import BIN, XML, check_extents
@@ -120,11 +120,10 @@ def convert(gguf: GgufFile, folder: Path, report: Report | None = None) -> None:
 
 def _run_child(source: Path, gguf: GgufFile) -> None:
     limit_s = _BASE_SECONDS + _SECONDS_PER_GB * gguf.size_bytes / 1e9
-    command = [sys.executable, "-m", "headway.models.converter", str(source)]
     try:
         done = subprocess.run(
-            command,
-            env=_child_environment(),
+            child_process.command(converter.__name__, str(source)),
+            env=child_process.environment(),
             stdin=subprocess.DEVNULL,
             capture_output=True,
             timeout=limit_s,
@@ -155,10 +154,3 @@ def _how_it_ended(returncode: int) -> str:
         "SIGKILL": " (probably out of memory)",
     }.get(name, "")
     return f"the converter was killed by {name}{hint}"
-
-
-def _child_environment() -> dict[str, str]:
-    """Ours, with this very package importable however the parent found it."""
-    package_root = str(Path(__file__).resolve().parents[2])
-    inherited = os.environ.get("PYTHONPATH")
-    return {**os.environ, "PYTHONPATH": os.pathsep.join([package_root, inherited] if inherited else [package_root])}

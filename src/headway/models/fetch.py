@@ -14,7 +14,7 @@ import subprocess
 import sys
 import zipfile
 import zlib
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from headway.core.errors import ModelError
@@ -36,6 +36,7 @@ class PackagedModel:
     wheel_bytes: int
     file_bytes: int
     sha256: str
+    sampling_defaults: dict[str, float] = field(default_factory=dict)  # its model card's, where the file has none
 
     @property
     def file_name(self) -> str:
@@ -50,6 +51,8 @@ SMOLLM2 = PackagedModel(
     wheel_bytes=92_871_040,
     file_bytes=98_362_432,
     sha256="b179c9523d0e6a0f98a330c7562b682750a6f8c8c15e5bc70ea373728110db53",
+    # https://huggingface.co/HuggingFaceTB/SmolLM2-135M-Instruct: at temperature 1 it writes nonsense.
+    sampling_defaults={"temperature": 0.2, "top_p": 0.9},
 )
 BUILT_IN = {SMOLLM2.name: SMOLLM2}
 
@@ -70,11 +73,11 @@ def fetch(model: PackagedModel, cache: Path, report: Report | None = None) -> Pa
         if _accepted(file, model):  # another process was faster
             return file
         if file.exists():
-            _check_digest(file, model, report)
+            _check_digest(file, model, report, f"Delete {file} and fetch again.")
         else:
             wheel = _download(model, folder, file, report)
             fetched = _extract(model, wheel, folder)
-            _check_digest(fetched, model, report)
+            _check_digest(fetched, model, report, f"It was thrown away. Fetch again. {_by_hand(model, file)}")
             fetched.rename(file)
         _mark(file, model).write_text(_fingerprint(file))
     return file
@@ -176,7 +179,7 @@ def _extract(model: PackagedModel, wheel: Path, folder: Path) -> Path:
     return target
 
 
-def _check_digest(file: Path, model: PackagedModel, report: Report | None) -> None:
+def _check_digest(file: Path, model: PackagedModel, report: Report | None, cure: str) -> None:
     if report:
         report(Progress("check", model.name, 0, file.stat().st_size))
     with file.open("rb") as content:
@@ -184,6 +187,6 @@ def _check_digest(file: Path, model: PackagedModel, report: Report | None) -> No
     if found != model.sha256:
         raise ModelError(
             f"{file.name} is not the file it should be: sha256 {found}, expected {model.sha256} "
-            f"({file.stat().st_size:,} bytes in {file.parent}). Delete it and fetch again.",
+            f"({file.stat().st_size:,} bytes). {cure}",
             code="digest_mismatch",
         )

@@ -8,27 +8,30 @@ exporters.
 from __future__ import annotations
 
 import json
+import logging
 import re
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from headway.core.errors import ModelError
+from headway.core.request import SAMPLING_RANGES
 
 XML, BIN = "openvino_model.xml", "openvino_model.bin"
 TOKENIZER = "tokenizer.json"
-# What a repository must give us, and nothing more: the weights of other runtimes stay where they are.
+REQUIRED = (XML, BIN, TOKENIZER, "config.json")
+# What is taken from a repository, and nothing more: the weights of other runtimes stay where they are.
 FILES = (
-    XML,
-    BIN,
-    TOKENIZER,
-    "config.json",
+    *REQUIRED,
     "generation_config.json",
     "tokenizer_config.json",
     "special_tokens_map.json",
     "chat_template*",
 )
 _CONSTANT = re.compile(rb'<data [^>]*?\boffset="(\d+)"[^>]*?\bsize="(\d+)"')
+# Transformers' words that are also ours.
+_SAMPLING_NAMES = ("temperature", "top_p", "top_k", "min_p", "repetition_penalty")
+_log = logging.getLogger(__name__)
 _SPECIAL_NAMES = ("bos_token", "eos_token", "unk_token", "sep_token", "pad_token", "cls_token", "mask_token")
 
 
@@ -38,13 +41,10 @@ class IrFacts:
 
     context_tokens: int
     vocab_size: int
-    layers: int
-    kv_heads: int
-    head_dim: int
     eos_token_ids: tuple[int, ...]
-    bos_token_id: int | None
     special_tokens: dict[str, str]
     chat_template: str | None
+    sampling_defaults: dict[str, float]
 
 
 def check_is_model(directory: Path) -> None:
@@ -53,7 +53,7 @@ def check_is_model(directory: Path) -> None:
     Raises:
         ModelError: a file is missing, is not an IR graph, or the weights are shorter than the graph says.
     """
-    missing = [name for name in (XML, BIN, TOKENIZER, "config.json") if not (directory / name).is_file()]
+    missing = [name for name in REQUIRED if not (directory / name).is_file()]
     if missing:
         raise ModelError(
             f"{directory} is not an OpenVINO model directory: it lacks {', '.join(missing)}. "
@@ -96,22 +96,16 @@ def read_facts(directory: Path) -> IrFacts:
     text: dict[str, Any] = nested if isinstance(nested, dict) else config
     generation = _json(directory / "generation_config.json")
     tokenizer = {**_json(directory / "special_tokens_map.json"), **_json(directory / "tokenizer_config.json")}
-    heads = _number(directory, text, "num_attention_heads")
     special = {name: token for name in _SPECIAL_NAMES if (token := _token_text(tokenizer.get(name))) is not None}
     return IrFacts(
         context_tokens=_number(directory, text, "max_position_embeddings", "n_positions", "seq_length"),
         vocab_size=_number(directory, text, "vocab_size"),
-        layers=_number(directory, text, "num_hidden_layers", "n_layer"),
-        kv_heads=_number(directory, {"num_key_value_heads": heads, **_stated(text)}, "num_key_value_heads"),
-        head_dim=_number(
-            directory, {"head_dim": _stated(text).get("hidden_size", 0) // heads, **_stated(text)}, "head_dim"
-        ),
         # Generation's own list wins where there is one, as in Transformers: the end of a turn may be only there.
         eos_token_ids=_ids(generation.get("eos_token_id"))
         or _ids(config.get("eos_token_id", text.get("eos_token_id"))),
-        bos_token_id=next(iter(_ids(generation.get("bos_token_id")) or _ids(text.get("bos_token_id"))), None),
         special_tokens=special,
         chat_template=_chat_template(directory, tokenizer),
+        sampling_defaults=_sampling_defaults(generation),
     )
 
 
@@ -136,14 +130,25 @@ def _number(directory: Path, config: dict[str, Any], *names: str) -> int:
     raise ModelError(f"{directory / 'config.json'} states no positive {' or '.join(names)}", code="not_a_model")
 
 
-def _stated(config: dict[str, Any]) -> dict[str, Any]:
-    """Without the keys that are written and null."""
-    return {key: value for key, value in config.items() if value is not None}
-
-
 def _ids(value: Any) -> tuple[int, ...]:
     values = value if isinstance(value, list) else [value]
     return tuple(dict.fromkeys(v for v in values if isinstance(v, int) and not isinstance(v, bool)))
+
+
+def _sampling_defaults(generation: dict[str, Any]) -> dict[str, float]:
+    """How the model's makers would sample from it. `"do_sample": false` says that they would not."""
+    if generation.get("do_sample") is False:
+        return {}
+    said = {name: generation[name] for name in _SAMPLING_NAMES if generation.get(name) is not None}
+    found: dict[str, float] = {}
+    for name, value in said.items():
+        low, high = SAMPLING_RANGES[name]
+        whole = name != "top_k" or isinstance(value, int)
+        if isinstance(value, (int, float)) and not isinstance(value, bool) and whole and low <= value <= high:
+            found[name] = value
+        else:
+            _log.warning("generation_config.json recommends %s = %r, which is out of range and ignored", name, value)
+    return found
 
 
 def _token_text(value: Any) -> str | None:

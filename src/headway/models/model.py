@@ -9,20 +9,20 @@ import hashlib
 import importlib.metadata
 import logging
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from headway.core.errors import ModelError
 from headway.models.cache import Progress, Report, building, cache_folder, explained
 from headway.models.convert import check_convertible, convert
-from headway.models.fetch import BUILT_IN, fetch
+from headway.models.fetch import BUILT_IN, SMOLLM2, fetch
 from headway.models.gguf_file import GgufFile, check_not_blank, read_gguf
-from headway.models.gguf_tokenizer import adds_bos, check_tokenizer, control_tokens, token_id, write_tokenizer
+from headway.models.gguf_tokenizer import check_tokenizer, control_tokens, token_id, write_tokenizer
 from headway.models.hub import fetch_repository, is_repository
 from headway.models.ir_directory import TOKENIZER, check_extents, check_is_model, read_facts
 from headway.models.tokenizer import Tokenizer
 
-DEFAULT_MODEL = "smollm2-135m"
+DEFAULT_MODEL = SMOLLM2.name
 _FORMAT = "1"  # of what we write into a converted directory; a change makes new directories
 _log = logging.getLogger(__name__)
 
@@ -60,13 +60,10 @@ class Model:
     chat_template: str | None
     special_tokens: dict[str, str]  # bos_token, eos_token, … as templates want them
     eos_token_ids: tuple[int, ...]  # every id that ends generation
-    bos_token_id: int | None
-    add_bos: bool  # whether `Tokenizer.encode` puts it before a plain text
     context_tokens: int  # positions the model was trained for
     vocab_size: int  # width of the logits, which may exceed the tokens that exist
-    layers: int
-    kv_heads: int
-    head_dim: int
+    # What its makers recommend, by the names of `SamplingParams`; empty when they say nothing.
+    sampling_defaults: dict[str, float] = field(default_factory=dict)
 
 
 def load_model(name: str = DEFAULT_MODEL, *, cache: Path | None = None, report: Report | None = None) -> Model:
@@ -78,7 +75,8 @@ def load_model(name: str = DEFAULT_MODEL, *, cache: Path | None = None, report: 
     """
     if built_in := BUILT_IN.get(name):
         folder = cache_folder(cache)
-        return _from_gguf(built_in.name, fetch(built_in, folder, report), folder, report)
+        model = _from_gguf(built_in.name, fetch(built_in, folder, report), folder, report)
+        return replace(model, sampling_defaults=dict(built_in.sampling_defaults))
     path = _local(name)
     if path is not None and path.is_dir():
         return _from_directory(path.name if path.name not in ("", "..") else path.resolve().name, path)
@@ -121,7 +119,6 @@ def _from_gguf(name: str, file: Path, cache: Path, report: Report | None) -> Mod
         i for text, i in vocabulary.items() if text in _END_TOKENS
     ]
     tokens = gguf.metadata["tokenizer.ggml.tokens"]
-    heads = int(gguf.own("attention.head_count"))
     template = gguf.metadata.get("tokenizer.chat_template")
     return Model(
         name=name,
@@ -130,13 +127,8 @@ def _from_gguf(name: str, file: Path, cache: Path, report: Report | None) -> Mod
         chat_template=template if isinstance(template, str) else None,
         special_tokens={role: tokens[i] for key, role in _ROLES.items() if (i := token_id(gguf, key)) is not None},
         eos_token_ids=tuple(dict.fromkeys(i for i in ends if i is not None)),
-        bos_token_id=token_id(gguf, "bos"),
-        add_bos=adds_bos(gguf),
         context_tokens=int(gguf.own("context_length")),
         vocab_size=gguf.tensors["token_embd.weight"].shape[1],
-        layers=int(gguf.own("block_count")),
-        kv_heads=int(gguf.own("attention.head_count_kv") or heads),
-        head_dim=int(gguf.own("attention.key_length") or int(gguf.own("embedding_length")) // heads),
     )
 
 
@@ -176,12 +168,16 @@ def _from_directory(name: str, directory: Path) -> Model:
     check_is_model(directory)
     facts = read_facts(directory)
     tokenizer = Tokenizer(directory / TOKENIZER)
+    if tokenizer.vocab_size > facts.vocab_size:  # an id beyond the embedding would fail the step that feeds it
+        raise ModelError(
+            f"{directory} does not go together: {TOKENIZER} has token ids up to {tokenizer.vocab_size - 1:,}, and the "
+            f"model's vocab_size in config.json is {facts.vocab_size:,}. Take the tokenizer that the model was "
+            "exported with.",
+            code="not_a_model",
+        )
     ends = facts.eos_token_ids
     if not ends and (eos := facts.special_tokens.get("eos_token")) and (i := tokenizer.token_id(eos)) is not None:
         ends = (i,)
-    bos = facts.bos_token_id
-    if bos is None and (text := facts.special_tokens.get("bos_token")):
-        bos = tokenizer.token_id(text)
     return Model(
         name=name,
         directory=directory,
@@ -189,11 +185,7 @@ def _from_directory(name: str, directory: Path) -> Model:
         chat_template=facts.chat_template,
         special_tokens=facts.special_tokens,
         eos_token_ids=ends,
-        bos_token_id=bos,
-        add_bos=bos is not None and bos in tokenizer.encode(""),
         context_tokens=facts.context_tokens,
         vocab_size=facts.vocab_size,
-        layers=facts.layers,
-        kv_heads=facts.kv_heads,
-        head_dim=facts.head_dim,
+        sampling_defaults=facts.sampling_defaults,
     )

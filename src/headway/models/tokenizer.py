@@ -98,10 +98,6 @@ class Tokenizer:
         token: int | None = self._tokenizer.token_to_id(text)
         return token
 
-    def is_special(self, token: int) -> bool:
-        """Whether the token steers rather than says something, and so is left out of text."""
-        return token in self._special
-
     def stream(self, *, skip_special_tokens: bool = True) -> Detokenizer:
         """A reader for one sequence's tokens as they come."""
         return Detokenizer(self, skip_special_tokens)

@@ -7,9 +7,8 @@ import math
 import msgspec
 from msgspec import Struct
 
+from headway.core.admission import MAX_RETRY_AFTER_S
 from headway.core.errors import HeadwayError, Refused
-
-MAX_RETRY_AFTER_S = 60
 
 
 class Error(Struct, kw_only=True):

@@ -34,6 +34,11 @@ _ADVICE = {
 }
 
 
+# Types of message parts that other models take.
+_OTHER_MEDIA = re.compile(r"(?:input_)?(?:image|audio|video|file)(?:_url)?")
+_PART_TYPE = re.compile(r"messages\[\d+\]\.content\[\d+\]\.type")
+
+
 def parse(body: bytes, decoder: msgspec.json.Decoder[T]) -> T:
     """Decode and validate `body`. Raises `InvalidRequest`, never anything else."""
     _check_text(body)
@@ -95,10 +100,17 @@ def _explain(problem: str, body: bytes) -> InvalidRequest:
         return InvalidRequest(f"The request body is wrong: {what}. Send one JSON object.", code="invalid_json")
     param = path.removesuffix("[...]").removeprefix(".")  # msgspec does not tell which key of a mapping
     name = _STEP.findall("." + param)
+    if _PART_TYPE.fullmatch(param) and isinstance(kind := _sent(body, name), str) and _OTHER_MEDIA.fullmatch(kind):
+        return InvalidRequest(
+            f"`{param}` is {kind}; this server's models take text only. Leave that part out.",
+            param=param,
+            code="unsupported_feature",
+        )
     advice = _ADVICE.get(next((field for field, _ in reversed(name) if field), ""))
     wrong = what[0].lower() + what[1:].replace("`", "")
     if not path.endswith("[...]") and not wrong.startswith("invalid enum value"):
-        wrong += _got(body, name)
+        value = _sent(body, name)
+        wrong += "" if value is msgspec.UNSET else f"; got {_shown(value)}"
     return InvalidRequest(
         f"Invalid value for `{param}`: {wrong}." + (f" {advice}." if advice else ""),
         param=param,
@@ -106,14 +118,15 @@ def _explain(problem: str, body: bytes) -> InvalidRequest:
     )
 
 
-def _got(body: bytes, path: list[tuple[str, str]]) -> str:
+def _sent(body: bytes, path: list[tuple[str, str]]) -> Any:
+    """What the client sent there. UNSET when it cannot be found: a hint must never cost the answer."""
     try:
         value = msgspec.json.decode(body)
         for field, index in path:
             value = value[field] if field else value[int(index)]
-        return f"; got {_shown(value)}"
-    except (msgspec.DecodeError, OverflowError):  # a number no type here can hold
-        return ""
+        return value
+    except Exception:  # a number no type can hold, or of two equal keys the other one, which has no such path
+        return msgspec.UNSET
 
 
 def _shown(value: Any) -> str:

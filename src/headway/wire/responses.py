@@ -89,6 +89,9 @@ class ModelCard(Struct, kw_only=True):
     created: int
     owned_by: str = "headway"
     max_model_len: int
+    sampling_defaults: Annotated[
+        dict[str, float], Meta(description="What fields that a request leaves out are taken to be.")
+    ]
 
 
 class ModelList(Struct, kw_only=True):
@@ -105,6 +108,17 @@ class Tokenized(Struct, kw_only=True):
 
 class Detokenized(Struct, kw_only=True):
     prompt: str
+
+
+class Version(Struct, kw_only=True):
+    version: str
+
+
+class Index(Struct, kw_only=True):
+    server: Literal["headway"] = "headway"
+    version: str
+    models: list[str]
+    routes: list[str]
 
 
 class Health(Struct, kw_only=True):

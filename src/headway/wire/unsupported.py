@@ -1,11 +1,12 @@
 """Fields that ask for something this server does not do, and the values with which they ask for nothing.
 
 Ignoring such a field would answer a question nobody asked: a client that wants JSON and gets prose is worse off than
-one that gets a clear 400. Fields in neither this table nor `requests` are ignored.
+one that gets a clear 400. Fields in neither this table nor `requests` are ignored, and told by name.
 """
 
 from __future__ import annotations
 
+from collections.abc import Container
 from typing import Any
 
 import msgspec
@@ -55,17 +56,25 @@ COMPLETION: dict[str, tuple[Any, ...]] = GENERATION | {
 _fields = msgspec.json.Decoder(dict[str, msgspec.Raw])
 
 
-def refuse_unsupported(body: bytes, table: dict[str, tuple[Any, ...]]) -> None:
-    """Raise `InvalidRequest` for the first field of the JSON object `body` that asks for what `table` lacks."""
+def refuse_unsupported(body: bytes, table: dict[str, tuple[Any, ...]], known: Container[str]) -> tuple[str, ...]:
+    """Raise `InvalidRequest` for the first field of the JSON object `body` that asks for what `table` lacks.
+
+    Returns the fields that are in neither `table` nor `known`.
+    """
+    ignored = []
     for name, raw in _fields.decode(body).items():
         harmless = table.get(name)
-        if harmless is not None and not _asks_nothing(raw, harmless):
+        if harmless is None:
+            if name not in known:
+                ignored.append(name)
+        elif not _asks_nothing(raw, harmless):
             allowed = "".join(f" or send {msgspec.json.encode(one).decode()}" for one in harmless)
             raise InvalidRequest(
                 f"`{name}` asks for a feature this server does not have. Leave it out{allowed}.",
                 param=name,
                 code="unsupported_parameter",
             )
+    return tuple(ignored)
 
 
 def _asks_nothing(raw: msgspec.Raw, harmless: tuple[Any, ...]) -> bool:

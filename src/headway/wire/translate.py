@@ -1,36 +1,54 @@
-"""What types alone cannot say: rules between fields, rules that need the model's vocabulary, kinds within a list."""
+"""A typed request -> the core's words: sampling, prompts, how many of each and how long.
+
+Types alone cannot say everything: the rules between fields, those that need the model's vocabulary and those on kinds
+within a list are told here, with `InvalidRequest`.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 from headway.core.errors import InvalidRequest
 from headway.core.request import SamplingParams
 from headway.wire import limits
 from headway.wire.requests import ChatRequest, CompletionRequest, Generation
 
+COMPLETION_MAX_TOKENS = 16  # OpenAI's default for /v1/completions
 
-def sampling_params(asked: Generation, *, vocab_size: int, seed: int) -> SamplingParams:
-    """The sampling a request asks for; `seed` is used when it names none. Raises `InvalidRequest`."""
+
+# What OpenAI's API takes, and vLLM's beside it, where neither the request nor the model says anything.
+SAMPLING_DEFAULTS: Mapping[str, float] = {
+    "temperature": 1.0,
+    "top_p": 1.0,
+    "top_k": 0,
+    "min_p": 0.0,
+    "repetition_penalty": 1.0,
+}
+
+
+def sampling_params(asked: Generation, *, vocab_size: int, defaults: Mapping[str, float] = {}) -> SamplingParams:
+    """The sampling a request asks for, all but the seed, which each of its outputs has its own of. `defaults` are the
+    model's, for the fields that the request leaves out.
+    """
+    defaults = {**SAMPLING_DEFAULTS, **defaults}
     return SamplingParams(
-        temperature=_or(asked.temperature, 1.0),
-        top_p=_or(asked.top_p, 1.0),
-        top_k=max(0, asked.top_k or 0),
-        min_p=_or(asked.min_p, 0.0),
-        seed=seed if asked.seed is None else asked.seed % 2**64,  # executors seed generators, which want no sign
+        temperature=_or(asked.temperature, defaults["temperature"]),
+        top_p=_or(asked.top_p, defaults["top_p"]),
+        top_k=max(0, int(_or(asked.top_k, defaults["top_k"]))),
+        min_p=_or(asked.min_p, defaults["min_p"]),
         frequency_penalty=_or(asked.frequency_penalty, 0.0),
         presence_penalty=_or(asked.presence_penalty, 0.0),
-        repetition_penalty=_or(asked.repetition_penalty, 1.0),
+        repetition_penalty=_or(asked.repetition_penalty, defaults["repetition_penalty"]),
         logit_bias=_logit_bias(asked.logit_bias or {}, vocab_size),
         logprobs=_logprobs(asked),
         min_tokens=asked.min_tokens or 0,
         ignore_eos=bool(asked.ignore_eos),
-        stop_token_ids=tuple(check_tokens(asked.stop_token_ids or (), vocab_size, "stop_token_ids")),
+        stop_token_ids=tuple(known_tokens(asked.stop_token_ids or (), vocab_size, "stop_token_ids")),
         stop=(asked.stop,) if isinstance(asked.stop, str) else tuple(asked.stop or ()),
     )
 
 
-def check_tokens(tokens: Sequence[int], vocab_size: int, param: str) -> Sequence[int]:
+def known_tokens(tokens: Sequence[int], vocab_size: int, param: str) -> Sequence[int]:
     """Return `tokens` when all are ids of the vocabulary; otherwise raise, naming the first that is not."""
     if tokens and not (min(tokens) >= 0 and max(tokens) < vocab_size):
         at = next(i for i, token in enumerate(tokens) if not 0 <= token < vocab_size)
@@ -58,40 +76,65 @@ def prompts(asked: CompletionRequest, vocab_size: int) -> list[str] | list[Seque
                 "Send all strings, all token ids or all lists of token ids.",
             )
     if kind is int:
-        return [check_tokens(prompt, vocab_size, "prompt")]  # type: ignore[arg-type]  # all of one kind, seen above
+        return [known_tokens(prompt, vocab_size, "prompt")]  # type: ignore[arg-type]  # all of one kind, seen above
     if kind is str:
         return prompt  # type: ignore[return-value]  # likewise
     return [_ids(one, vocab_size, f"prompt[{i}]") for i, one in enumerate(prompt)]
 
 
-def check_sizes(asked: Generation, prompt_count: int) -> None:
-    """Refuse a call of more sequences than one call may hold."""
-    count = (asked.n or 1) * prompt_count
-    if count > limits.MAX_SEQUENCES:
+def samples(asked: Generation, prompt_count: int) -> int:
+    """How many outputs each of `prompt_count` prompts is asked for."""
+    each = asked.n or 1
+    if each * prompt_count > limits.MAX_SEQUENCES:
         raise _wrong(
             "n" if prompt_count == 1 else "prompt",
-            f"{prompt_count:,} prompts with n={asked.n or 1} make {count:,} sequences; one call may ask for "
+            f"{prompt_count:,} prompts with n={each} make {each * prompt_count:,} sequences; one call may ask for "
             f"{limits.MAX_SEQUENCES:,}. Split it over several calls.",
         )
+    return each
 
 
-def max_tokens(asked: Generation, default: int) -> int:
-    """How many output tokens are asked; `default` when the request does not say."""
-    told, param = asked.max_tokens, "max_tokens"
+def seeds(asked: Generation, prompt_count: int, draw: Callable[[], int]) -> list[int]:
+    """A seed for every output, by prompt, then by sample. Each is drawn where the request names none; a named one
+    counts up over the samples of a prompt, so that what a prompt gets does not depend on its neighbours.
+    """
+    each = asked.n or 1
+    if asked.seed is None:
+        return [draw() for _ in range(prompt_count * each)]
+    return [(asked.seed + sample) % 2**64 for _ in range(prompt_count) for sample in range(each)]  # 64 bits, no sign
+
+
+def check_stream_options(asked: Generation) -> None:
+    """OpenAI refuses them on an answer that is not streamed: they would do nothing."""
+    if asked.stream_options is not None and not asked.stream:
+        raise _wrong("stream_options", "`stream_options` needs `stream` to be true. Set it, or leave the options out.")
+
+
+def max_tokens(asked: Generation, left: int) -> int:
+    """How many output tokens are asked. When the request does not say: all that the context leaves to a chat, OpenAI's
+    few to a completion. `left` is what the prompt leaves of the context; that more fits is not checked here.
+    """
+    told, param = asked.max_tokens, max_tokens_field(asked)
     if isinstance(asked, ChatRequest) and asked.max_completion_tokens is not None:
-        told, param = asked.max_completion_tokens, "max_completion_tokens"
+        told = asked.max_completion_tokens
     if told is None:
-        told = default
+        told = max(1, left if isinstance(asked, ChatRequest) else min(COMPLETION_MAX_TOKENS, left))
     if (asked.min_tokens or 0) > told:
         raise _wrong("min_tokens", f"`min_tokens` is {asked.min_tokens}, more than the {told} of `{param}`. Lower it.")
     return told
+
+
+def max_tokens_field(asked: Generation) -> str:
+    """Which of its two names the request used."""
+    new = isinstance(asked, ChatRequest) and asked.max_completion_tokens is not None
+    return "max_completion_tokens" if new else "max_tokens"
 
 
 def _ids(one: object, vocab_size: int, param: str) -> Sequence[int]:
     assert isinstance(one, list)  # the decoder let only str, int and list pass
     if not one:
         raise _wrong(param, f"`{param}` is an empty list of token ids. Send at least one token.")
-    return check_tokens(one, vocab_size, param)
+    return known_tokens(one, vocab_size, param)
 
 
 def _logprobs(asked: Generation) -> int | None:

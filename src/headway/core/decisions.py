@@ -1,0 +1,47 @@
+"""`Decision`: what the core decided, about whom, when and why. Whoever drives the core may listen.
+
+The record is complete: what came in (`submit`, `cancel`) is in it beside what was decided, so that the same core, fed
+the same stimuli, must decide the same again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Literal
+
+from headway.core.request import RequestId
+
+Kind = Literal[
+    "submit",  # let into the waiting room
+    "refuse",  # turned away at the door; `why` is the error code
+    "start",  # pulled from the waiting room by an engine
+    "relegate",  # its TTFT is lost; it stands behind those who can still make theirs
+    "overtake",  # passed by a smaller one while it found no KV
+    "expire",  # turned away after waiting
+    "cancel",  # its owner left
+    "preempt",  # lost its slot and KV; `why` says to whom
+    "readmit",  # came back
+    "reject",  # failed for want of KV
+    "yield",  # prefill was given a block that decode had no time for
+    "settle",  # what it held is given back
+    "end",  # finished, cancelled while running, or failed; `why` is the reason or state
+]
+
+
+@dataclass(frozen=True, slots=True)
+class Decision:
+    """One decision. `numbers` are what it was taken on; names carry their units."""
+
+    now_ns: int
+    kind: Kind
+    request: RequestId
+    why: str = ""
+    numbers: Mapping[str, float] = field(default_factory=dict)
+
+
+Listener = Callable[[Decision], None]
+
+
+def ignore(_: Decision) -> None:
+    """The listener when nobody listens."""

@@ -1,0 +1,105 @@
+"""`VirtualEngine`: one worker on virtual time: a scheduler, its executor, and until when it is busy."""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Mapping
+
+from headway.core.front import Front
+from headway.core.kv import KvPool
+from headway.core.pace import StepTimeModel
+from headway.core.request import RequestId
+from headway.core.scheduler import Scheduler
+from headway.core.scheduler_base import SchedulerBase
+from headway.core.sequence import Event
+from headway.core.static import StaticScheduler
+from headway.core.step import Outcome, Step
+from headway.executors.simulated import SimulatedConfig, SimulatedExecutor
+from headway.simulate.run import RowRecord, StepRecord
+from headway.simulate.settings import VirtualWorker
+
+
+class VirtualEngine:
+    """Computes a step at once and has it until the step's cost has passed. `outputs`: tokens that requests produce."""
+
+    def __init__(
+        self, number: int, worker: VirtualWorker, front: Front, outputs: Mapping[RequestId, int], *, keeps_kv: bool
+    ) -> None:
+        self.number = number
+        self.cost = worker.cost
+        pool = KvPool(worker.num_blocks, worker.block_size, prefix_cache=worker.prefix_cache)
+        model = StepTimeModel(worker.step_time, frozen=True)
+        self.scheduler: SchedulerBase
+        if worker.batching is not None:
+            self.scheduler = StaticScheduler(worker.limits, pool, front.pull, model=model, batching=worker.batching)
+        else:
+            self.scheduler = Scheduler(worker.limits, pool, front.pull, model=model, policy=worker.policy)
+        self.executor = SimulatedExecutor(
+            SimulatedConfig(
+                cost=worker.cost,
+                clock="virtual",
+                block_size=worker.block_size,
+                num_blocks=worker.num_blocks,
+                chunk_multiple_tokens=worker.limits.chunk_multiple_tokens,
+                keeps_kv=keeps_kv,
+            )
+        )
+        self.ends_ns: int | None = None  # of the step in flight
+        self._outputs = outputs
+        self._in_flight: tuple[Step, Outcome, int] | None = None
+
+    def begin_step(self, now: int, most_steps: int) -> bool:
+        """Plan and compute. False when there is nothing to do."""
+        step = self.scheduler.plan(now, most_steps=most_steps)
+        if step is None:
+            return False
+        for row in step.rows:
+            if row.begin is not None:
+                self.executor.end_after(row.seq, self._outputs[self.scheduler.request(row.seq).id])
+        outcome = self.executor.run(step)
+        steps = len(outcome.results[0].tokens) if step.repeat > 1 else 1
+        self.ends_ns = now + self.cost.of_repeat(step, steps)
+        self._in_flight = step, outcome, steps
+        return True
+
+    def end_step(self, log: list[StepRecord] | None) -> list[Event]:
+        """Commit the step in flight, at its end."""
+        assert self._in_flight is not None
+        assert self.ends_ns is not None
+        step, outcome, steps = self._in_flight
+        if log is not None:
+            log.append(self._record(step, steps, self.ends_ns))
+        events = self.scheduler.commit(step, outcome, self.ends_ns)
+        self._in_flight = self.ends_ns = None
+        return events
+
+    def certain_steps(self, within_ns: int) -> int:
+        """How many decode steps surely end neither a sequence nor after `within_ns`, but for the last; at least 1.
+
+        Here the world says when outputs end. The core only hears that so many steps may be taken at once.
+        """
+        running = self.scheduler.running
+        if not running:
+            return 1
+        steps = min(self._outputs[seq.request.id] - seq.output_tokens for seq in running)
+        context = self.scheduler.kv_tokens
+
+        def ends_ns(steps: int) -> int:
+            return self.cost.of_decode(len(running), context, steps)
+
+        if ends_ns(steps) <= within_ns:
+            return max(1, steps)
+        return max(1, bisect_right(range(1, steps + 1), within_ns, key=ends_ns))
+
+    def _record(self, step: Step, steps: int, ended_ns: int) -> StepRecord:
+        return StepRecord(
+            self.number,
+            step.planned_ns,
+            ended_ns,
+            steps,
+            step.prefill_tokens,
+            step.decode_tokens,
+            step.context_tokens,
+            step.pad_tokens,
+            tuple(RowRecord(row.seq, row.start, len(row.tokens), row.samples) for row in step.rows),
+        )

@@ -1,0 +1,119 @@
+"""What a simulation tells: a `Record` for each request, a `StepRecord` for each step, and the totals, as a `Run`."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from typing import NamedTuple
+
+from headway.core.errors import HeadwayError
+from headway.core.kv import KvCounters
+from headway.core.limits import Counters
+from headway.core.request import RequestId
+from headway.executors.simulated import StepCost
+
+
+@dataclass(slots=True)
+class Record:
+    """One request's passage. Times are virtual ns; 0 means not reached.
+
+    `end` is "stop" or "length" when it finished, else "cancelled", "expired", "failed" or "refused"; `error` says why
+    it was refused, expired or failed.
+    """
+
+    id: RequestId
+    arrival_ns: int
+    prompt_tokens: int
+    lane: str
+    worker: int | None = None
+    started_ns: int = 0
+    first_token_ns: int = 0
+    ended_ns: int = 0
+    output_tokens: int = 0
+    cached_tokens: int = 0
+    end: str = ""
+    error: HeadwayError | None = None
+
+    @property
+    def finished(self) -> bool:
+        return self.end in {"stop", "length"}
+
+    @property
+    def ttft_ns(self) -> int | None:
+        """Arrival to first token; None without one."""
+        return self.first_token_ns - self.arrival_ns if self.first_token_ns else None
+
+    @property
+    def tpot_ns(self) -> float | None:
+        """Mean time between tokens; None for fewer than two."""
+        if self.output_tokens < 2:
+            return None
+        return (self.ended_ns - self.first_token_ns) / (self.output_tokens - 1)
+
+
+class RowRecord(NamedTuple):
+    """What one sequence had in a step: `tokens` fed from position `start`."""
+
+    seq: int
+    start: int
+    tokens: int
+    samples: bool
+
+
+@dataclass(frozen=True, slots=True)
+class StepRecord:
+    """One step of one worker, or as many equal decode steps as were taken at once (`repeat`)."""
+
+    worker: int
+    planned_ns: int
+    ended_ns: int
+    repeat: int
+    prefill_tokens: int
+    decode_tokens: int
+    context_tokens: int
+    pad_tokens: int
+    rows: tuple[RowRecord, ...]
+
+    def singles(self, cost: StepCost) -> Iterator[StepRecord]:
+        """The steps that a leap stands for."""
+        planned_ns = self.planned_ns
+        if self.repeat == 1:
+            yield self
+            return
+        for done in range(self.repeat):
+            context = self.context_tokens + done * self.decode_tokens
+            ended_ns = planned_ns + cost.of_decode(self.decode_tokens, context, 1)
+            yield replace(
+                self,
+                planned_ns=planned_ns,
+                ended_ns=ended_ns,
+                repeat=1,
+                context_tokens=context,
+                rows=tuple(row._replace(start=row.start + done) for row in self.rows),
+            )
+            planned_ns = ended_ns
+
+
+@dataclass(frozen=True, slots=True)
+class Run:
+    """`records` in order of arrival; `steps` in order of their end, empty unless asked for; per worker its totals."""
+
+    records: list[Record]
+    steps: list[StepRecord]
+    ended_ns: int  # when the last request did
+    counters: tuple[Counters, ...]
+    kv: tuple[KvCounters, ...]
+
+    @property
+    def ends(self) -> dict[str, int]:
+        """How many requests ended how."""
+        return dict(Counter(record.end for record in self.records))
+
+    @property
+    def output_tokens(self) -> int:
+        return sum(record.output_tokens for record in self.records)
+
+    @property
+    def engine_steps(self) -> int:
+        return sum(counters.steps for counters in self.counters)

@@ -1,0 +1,73 @@
+"""Promises in headers reach the core; settings change while serving, from this machine only."""
+
+from __future__ import annotations
+
+import pytest
+
+from headway.core.errors import InvalidRequest
+from headway.core.request import Slo
+from headway.gateway.promises import slo_of
+from tests.gateway.fake import FakeBackend, serving
+
+MS = 1_000_000
+CHAT = {"messages": [{"role": "user", "content": "hi"}]}
+
+
+def test_headers_replace_what_they_name_and_leave_the_rest():
+    default = Slo(ttft_ns=500 * MS, itl_ns=100 * MS)
+    assert slo_of({}, default) is default
+    assert slo_of({"x-slo-itl-ms": "50"}, default) == Slo(500 * MS, 50 * MS)
+    assert slo_of({"x-slo-ttft-ms": "0", "x-ttft-limit-ms": "1.5"}, default) == Slo(0, 100 * MS, 1_500_000)
+
+
+@pytest.mark.parametrize("value", ["", "soon", "-1", "nan", "inf", "1e99", "3600001"])
+def test_an_impossible_promise_is_refused_by_name(value):
+    with pytest.raises(InvalidRequest, match="x-slo-ttft-ms") as caught:
+        slo_of({"x-slo-ttft-ms": value}, Slo())
+    assert caught.value.param == "x-slo-ttft-ms"
+
+
+async def test_promises_priority_and_salt_reach_every_request_of_a_call():
+    backend = FakeBackend()
+    backend.slo = Slo(ttft_ns=9 * MS)
+    async with serving(backend) as client:
+        body = {**CHAT, "n": 2, "priority": 5, "cache_salt": "mine"}
+        status, _, _ = await client.post("/v1/chat/completions", body, **{"x-slo-itl-ms": "40"})
+    assert status == 200
+    assert [one.slo for one in backend.requests] == [Slo(9 * MS, 40 * MS)] * 2
+    assert [(one.priority, one.cache_scope) for one in backend.requests] == [(5, "mine")] * 2
+
+
+async def test_a_bad_promise_is_a_400_before_anything_is_submitted():
+    backend = FakeBackend()
+    async with serving(backend) as client:
+        status, body, _ = await client.post("/v1/chat/completions", CHAT, **{"x-slo-ttft-ms": "x"})
+    assert (status, body["error"]["param"]) == (400, "x-slo-ttft-ms")
+    assert not backend.requests
+
+
+async def test_settings_change_while_serving():
+    backend = FakeBackend()
+    async with serving(backend) as client:
+        status, body, _ = await client.post("/admin/reconfigure", {"max_num_seqs": 3})
+        assert (status, body["max_num_seqs"]) == (200, 3)
+        status, body = await client.get("/admin/config")
+        assert (status, body["max_num_seqs"]) == (200, 3)
+
+
+@pytest.mark.parametrize("changes", [{}, [], 3, {"max_num_seqs": 0}, {"nosuch": 1}])
+async def test_bad_settings_change_nothing(changes):
+    backend = FakeBackend()
+    before = backend.config
+    async with serving(backend) as client:
+        status, body, _ = await client.post("/admin/reconfigure", changes)
+    assert status == 400
+    assert body["error"]["message"]
+    assert backend.config is before
+
+
+@pytest.mark.parametrize("header", ["x-forwarded-for", "forwarded", "x-real-ip"])
+async def test_administration_is_not_for_others(header):
+    async with serving(FakeBackend()) as client:
+        status, body, _ = await client.post("/admin/reconfigure", {"max_num_seqs": 3}, **{header: "10.0.0.1"})
+    assert (status, body["error"]["code"]) == (403, "not_local")
