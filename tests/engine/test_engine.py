@@ -6,6 +6,7 @@ import asyncio
 import json
 import os
 import signal
+from typing import Any
 
 import pytest
 
@@ -31,7 +32,8 @@ def test_token_ids_and_text_are_the_same_prompt_and_logprobs_come_when_asked():
     with Engine(executor="simulated") as engine:
         text = "the sea is"
         params = SamplingParams(temperature=0.0, ignore_eos=True, logprobs=2)
-        by_text, by_ids = engine.generate([text, engine.tokenizer.encode(text)], max_tokens=4, params=params)
+        prompts: list[Any] = [text, engine.tokenizer.encode(text)]
+        by_text, by_ids = engine.generate(prompts, max_tokens=4, params=params)
         assert by_text.tokens == by_ids.tokens
         assert by_text.logprobs is not None
         assert [entry.token for entry in by_text.logprobs] == by_text.tokens
@@ -198,8 +200,8 @@ def test_what_people_write_is_understood():
     with Engine(executor="simulated") as engine:
         assert len(engine.generate("one prompt", max_tokens=2)) == 1
         assert len(engine.generate([300, 301, 302], max_tokens=2)) == 1
-        assert SamplingParams(stop="end").stop == ("end",)
-        assert SamplingParams(logit_bias={5: 1.0}).logit_bias == ((5, 1.0),)
+        loose: dict[str, Any] = {"stop": "end", "logit_bias": {5: 1.0}}
+        assert (SamplingParams(**loose).stop, SamplingParams(**loose).logit_bias) == (("end",), ((5, 1.0),))
 
 
 @pytest.mark.parametrize(
@@ -211,9 +213,10 @@ def test_sampling_that_cannot_be_is_refused_by_name(bad):
 
 
 def test_one_bad_prompt_costs_only_the_call_it_is_in():
+    prompts: list[Any] = ["a good one", [99_999_999]]
     with Engine(executor="simulated") as engine:
         with pytest.raises(InvalidRequest, match=r"prompt\[0\] is 99999999"):
-            engine.generate(["a good one", [99_999_999]], max_tokens=4)
+            engine.generate(prompts, max_tokens=4)
         with pytest.raises(InvalidRequest, match="max_tokens is 0"):
             engine.generate(["x"], max_tokens=0)
         assert engine.ready

@@ -1,6 +1,8 @@
 """Breaks one rule of the core at a time, in a copy, and shows which law notices.
 
-`python tests/laws/mutations.py [NAME ...]`. A law that nothing can break says nothing. Exits with 1 when a broken rule goes unnoticed.
+`python tests/laws/mutations.py [NAME ...]`
+
+A law that nothing can break says nothing. Exits with 1 when a broken rule goes unnoticed.
 """
 
 from __future__ import annotations

@@ -7,6 +7,7 @@ import json
 import os
 import random
 import signal
+from typing import Any
 
 import pytest
 
@@ -21,7 +22,7 @@ MS = 1_000_000
 async def busy_hour(log: str, **settings: object) -> None:
     """Everything that can happen: promises, priorities, shared prefixes, refusals, departures, a crash, new limits."""
     rng = random.Random(3)
-    base = {
+    base: dict[str, Any] = {
         "executor": "simulated",
         "decision_log": log,
         "max_num_seqs": 4,
