@@ -36,7 +36,7 @@ STAGES = ("connected", "half a body", "body sent", "first byte", "in the stream"
 CALM_S = 20.0
 # Small, so that 20,000 take minutes; and KV for fewer than run, so that some are preempted when they leave.
 PROMPT_WORDS = (3, 10, 40)
-OUTPUT_TOKENS = (1, 4, 16)
+OUTPUT_TOKENS = (1, 4, 40)
 KV_CACHE_GIB = "0.02"
 
 

@@ -329,3 +329,29 @@ def test_counters_equal_a_recount_whatever_happens(moves):
         assert door.admission.waiting == len(waiting) <= 4
         assert door.admission.waiting_tokens == sum(one.prompt_tokens for one in waiting.values())
         assert door.admission.requests == len(waiting) + len(running)
+
+
+def test_a_call_enters_whole_or_not_at_all_and_never_waits_for_the_impossible():
+    door = front(max_waiting=3, max_waiting_tokens=10)
+    group = [request(f"g{i}", prompt=8) for i in range(3)]
+    door.submit_all(group, 0)  # into an empty room, whatever its tokens
+    assert (door.admission.waiting, door.admission.waiting_tokens) == (3, 24)
+    with pytest.raises(QueueFull):
+        door.submit_all([request("late")], 0)
+    for one in group:
+        assert door.cancel(one.id, 1)
+    with pytest.raises(InvalidRequest, match="at most 3") as caught:
+        door.submit_all([request(f"h{i}") for i in range(4)], 2)
+    assert caught.value.param == "n"
+    with pytest.raises(InvalidRequest, match="same id"):
+        door.submit_all([request("twin"), request("twin")], 2)
+    assert (door.admission.requests, door.admission.waiting, len(door.lanes)) == (0, 0, 0)
+
+
+def test_a_promise_nobody_could_keep_is_not_made():
+    model = StepTimeModel(StepTime(9e6, 480e3, 680e3, 1e3, 280.0), frozen=True)
+    door = Front(AdmissionLimits(100, 500), FrontLimits(), model=model)
+    hopeless, tight = request("hopeless", itl_ns=0.001), request("tight", itl_ns=0.02)
+    door.submit_all([hopeless, tight], 0)
+    assert hopeless.slo.itl_ns == 0  # a lone stream takes 9.7 ms a step; keeping everybody else out would not help
+    assert tight.slo.itl_ns == 20_000_000

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from headway.core.pace import MAX_MARGIN, Shape, StepTime, StepTimeModel, chunk_attention
+from headway.core.pace import MARGIN_QUANTILE, MAX_MARGIN, Shape, StepTime, StepTimeModel, chunk_attention
 
 TRUTH = StepTime(9e6, 480e3, 680e3, 1e3, 280.0)
 GUESS = StepTime(1e6, 1e5, 1e5, 1e2, 10.0)
@@ -172,7 +172,7 @@ def test_the_margin_is_the_quantile_of_what_steps_take_beyond_their_prediction(s
         if i > 1500:
             within.append(real_ns <= model.margin * model.coefficients.predict_ns(shape))
         model.observe(shape, real_ns)
-    assert sum(within) / len(within) == pytest.approx(0.95, abs=0.03)
+    assert sum(within) / len(within) == pytest.approx(MARGIN_QUANTILE, abs=0.03)
 
 
 def test_a_frozen_model_does_not_learn():

@@ -205,7 +205,17 @@ def test_what_people_write_is_understood():
 
 
 @pytest.mark.parametrize(
-    "bad", [{"temperature": -1}, {"top_p": 5}, {"top_p": float("nan")}, {"repetition_penalty": 1e-45}]
+    "bad",
+    [
+        {"temperature": -1},
+        {"top_p": 5},
+        {"top_p": float("nan")},
+        {"repetition_penalty": 1e-45},
+        {"seed": 1.5},
+        {"top_k": True},
+        {"stop": ("",)},
+        {"logit_bias": {5: float("inf")}},
+    ],
 )
 def test_sampling_that_cannot_be_is_refused_by_name(bad):
     with pytest.raises(InvalidRequest, match=next(iter(bad))):
@@ -217,7 +227,23 @@ def test_one_bad_prompt_costs_only_the_call_it_is_in():
     with Engine(executor="simulated") as engine:
         with pytest.raises(InvalidRequest, match=r"prompt\[0\] is 99999999"):
             engine.generate(prompts, max_tokens=4)
+        prompts[1] = [1.5]
+        with pytest.raises(InvalidRequest, match=r"prompt\[0\] is 1.5"):
+            engine.generate(prompts, max_tokens=4)
         with pytest.raises(InvalidRequest, match="max_tokens is 0"):
             engine.generate(["x"], max_tokens=0)
         assert engine.ready
         assert len(engine.generate(["a good one"] * 1100, max_tokens=1, params=ENDLESS)) == 1100
+
+
+def test_an_engine_is_started_once():
+    engine = Engine(executor="simulated")
+    with engine:
+        with pytest.raises(RuntimeError, match="started before"), engine:
+            pass
+        assert len(engine.generate("still there", max_tokens=1)) == 1
+
+
+def test_no_setting_is_taken_for_an_argument():
+    with Engine(executor="simulated") as engine, pytest.raises(ConfigError, match="'self' cannot be changed"):
+        engine.reconfigure(**dict([("self", 1)]))  # noqa: C406 - as a JSON body gives it

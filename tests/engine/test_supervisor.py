@@ -103,6 +103,20 @@ def test_losses_far_apart_are_a_loop_too_when_no_step_succeeds_between(executor,
         executor.restart()
 
 
+def test_a_loss_while_starting_is_one_loss_and_is_tried_again(executor, monkeypatch):
+    exchange = executor._exchange
+    fates = iter([ExecutorLost("killed while starting")])
+
+    def once_lost(*arguments):
+        for fate in fates:
+            raise fate
+        return exchange(*arguments)
+
+    monkeypatch.setattr(executor, "_exchange", once_lost)
+    executor.restart()
+    assert executor.run(first_step()).results
+
+
 def test_a_successful_step_between_losses_ends_the_row(executor, monkeypatch):
     monkeypatch.setattr("headway.engine.supervisor.CRASH_WINDOW_S", -1.0)
     for _ in range(CRASH_LIMIT + 1):

@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from headway.core.errors import EngineFailed
-from headway.core.request import Reason, SamplingParams
+from headway.core.request import SAMPLING_RANGES, Reason, SamplingParams
 from headway.core.step import Begin
 from headway.executors.choose import Chooser, top_tokens, uniform
 from headway.executors.sampling import Sampler
@@ -203,7 +203,7 @@ def test_ends():
 
 
 @settings(max_examples=50, deadline=None)
-@given(row=rows, count=st.sampled_from([0, 1, 2, 5, 20, VOCAB, 10 * VOCAB]), temperature=st.sampled_from([0.0, 1.0]))
+@given(row=rows, count=st.sampled_from([0, 1, 2, 5, 20]), temperature=st.sampled_from([0.0, 1.0]))
 def test_log_probabilities_are_those_of_the_raw_logits(row: Floats, count: int, temperature: float):
     params = SamplingParams(temperature=temperature, logprobs=count, frequency_penalty=1.0)
     [result] = sampler_with([params]).sample([0], [len(PROMPT)], row[None])
@@ -227,13 +227,19 @@ def test_the_most_likely_of_a_large_vocabulary():
 def test_nonsense_is_never_sampled(temperature: float, poison: float):
     logits = np.zeros((3, VOCAB), np.float32)
     logits[1, 200] = poison
-    with pytest.raises(EngineFailed, match="sequence 1"):
-        draw_all(sampler_with([SamplingParams(temperature=temperature)] * 3), [0, 1, 2], logits)
+    sampler = sampler_with([SamplingParams(temperature=temperature)] * 3)
+    results = sampler.sample([0, 1, 2], [len(PROMPT)] * 3, logits)
+    assert ["not finite" in result.failed for result in results] == [False, True, False]
+    assert [len(result.tokens) for result in results] == [1, 0, 1]
 
 
-def test_a_row_without_any_possible_token_is_an_error():
-    with pytest.raises(EngineFailed, match="not finite"):
-        draw_all(sampler_with([SamplingParams()]), [0], np.full((1, VOCAB), -np.inf, np.float32))
+def test_a_row_without_any_possible_token_fails_alone():
+    logits = np.stack([np.full(VOCAB, -np.inf, np.float32), gaussian(2)])
+    sampler = sampler_with([SamplingParams(temperature=0)] * 2)
+    bad, good = sampler.sample([0, 1], [len(PROMPT)] * 2, logits)
+    assert (bad.tokens, bad.ended) == ([], None)
+    assert "not finite" in bad.failed
+    assert (good.tokens, good.failed) == ([int(logits[1].argmax())], "")
 
 
 @pytest.mark.parametrize("temperature", [0.0, 1.0])
@@ -241,10 +247,10 @@ def test_a_row_without_any_possible_token_is_an_error():
     "extreme",
     [
         SamplingParams(min_tokens=9, stop_token_ids=tuple(range(VOCAB))),
-        SamplingParams(repetition_penalty=0.0),
-        SamplingParams(repetition_penalty=1e-40),
+        SamplingParams(repetition_penalty=SAMPLING_RANGES["repetition_penalty"][0]),
+        SamplingParams(repetition_penalty=SAMPLING_RANGES["repetition_penalty"][1]),
     ],
-    ids=["all forbidden", "division by zero", "overflow"],
+    ids=["all forbidden", "least penalty", "greatest penalty"],
 )
 def test_one_request_cannot_fail_the_step_of_all(temperature: float, extreme: SamplingParams):
     logits = np.abs(gaussian(2))[None].repeat(2, axis=0)

@@ -106,8 +106,8 @@ MUTATIONS = [
     one(
         "lost promises stay in front",
         "lanes.py",
-        "if request.latest_start_ns and request.latest_start_ns >= now:",
-        "if request.latest_start_ns:",
+        "group == PROMISED and latest_start_ns < now",
+        "False",
     ),
 ]
 

@@ -71,17 +71,17 @@ def test_who_has_paid_enough_comes_back_with_its_worst_case_and_pays_no_more():
 
 def test_the_oldest_beside_those_who_paid_enough_waits_where_it_is():
     """It loses nothing: they have blocks set aside and end, and their blocks are its."""
-    world = World(Setup(num_blocks=9, block_size=1, max_num_seqs=3, max_preemptions=1, prefix_cache=False))
-    assert world.submit(Ask(2, 6, ignore_eos=True).request("old"))
-    assert world.submit(Ask(2, 5, ignore_eos=True, family=1, priority=1).request("young"))
+    world = World(Setup(num_blocks=15, block_size=1, max_num_seqs=3, max_preemptions=1, prefix_cache=False))
+    for i, (name, prompt, output) in enumerate((("old", 2, 10), ("mid", 4, 4), ("young", 1, 7))):
+        assert world.submit(Ask(prompt, output, ignore_eos=True, family=i, priority=i // 2).request(name))
     assert world.step()
-    assert world.submit(Ask(1, 1, ignore_eos=True, family=2).request("brief"))
-    old, young = world.seq("old"), world.seq("young")
+    old = world.seq("old")
     stalled = 0
     while world.step():
-        stalled += old.request.state is State.DECODE and young.committed and old.handle not in fed(world)
-    assert "old" not in world.decided("preempt")
-    assert all(world.finished(name) for name in ("old", "young", "brief"))
+        stalled += old.request.state is State.DECODE and old.handle not in fed(world)
+    assert stalled > 0
+    assert world.decided("preempt") == ["young"]
+    assert all(world.finished(name) for name in ("old", "mid", "young"))
 
 
 def fed(world: World) -> set[int]:

@@ -98,3 +98,11 @@ def test_another_file_is_refused(tmp_path, text):
         replay(path)
     with pytest.raises(ConfigError, match="cannot be read"):
         replay(tmp_path / "none.jsonl")
+
+
+async def test_a_log_cut_short_does_not_spoil_the_run_after_it(tmp_path):
+    log = tmp_path / "decisions.jsonl"
+    await busy_hour(str(log))
+    log.write_bytes(log.read_bytes()[:-25])
+    await busy_hour(str(log))
+    assert replay(log).difference is None

@@ -9,14 +9,14 @@ from __future__ import annotations
 from collections.abc import Iterator
 from collections.abc import Sequence as ReadOnlySequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from heapq import heappop, heappush
 
 from headway.core.admission import NS_PER_S, Admission, AdmissionLimits, Reservation
 from headway.core.decisions import Decision, Listener, ignore
 from headway.core.errors import Draining, Expired, HeadwayError, InvalidRequest, TtftUnreachable
 from headway.core.lanes import ONE_LANE, Accepts, LaneLimits, Lanes, standing
-from headway.core.pace import StepTimeModel
+from headway.core.pace import Shape, StepTimeModel
 from headway.core.policies import HEADWAY, Policy
 from headway.core.request import Request, RequestId, State, Usage, move
 
@@ -76,6 +76,8 @@ class Front:
     def submit_all(self, requests: ReadOnlySequence[Request], now: int) -> None:
         """Let all of them in, or none: the samples and prompts of one call stand or fall together."""
         with self._counting_refusals(requests[0].id, now):
+            if len({request.id for request in requests}) < len(requests):
+                raise InvalidRequest("Two requests of one call have the same id.", param="request_id")
             for request in requests:
                 self._check(request)
                 self._stamp(request, now)
@@ -190,6 +192,9 @@ class Front:
     def _stamp(self, request: Request, now: int) -> None:
         """Write down what its place in the order follows from."""
         request.arrival_ns = now
+        # A promise that not even a lone stream could be kept would only keep everybody else out.
+        if 0 < request.slo.itl_ns < self._model.coefficients.predict_ns(Shape(0, 1, request.prompt_tokens)):
+            request.slo = replace(request.slo, itl_ns=0)
         if self.limits.age_bound_ns:
             request.aged_at_ns = now + self.limits.age_bound_ns
         if request.slo.ttft_ns and self._policy.by_promise:

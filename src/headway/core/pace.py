@@ -8,6 +8,7 @@ decode sequence (matrix work), a part for each KV token that decode reads (memor
 from __future__ import annotations
 
 import math
+from bisect import bisect_right
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
@@ -20,7 +21,7 @@ REFIT_EVERY = 8
 # A step this many times its prediction is somebody else's doing (a scheduler's hiccup, a page fault): not learnt from.
 OUTLIER_RATIO = 4.0
 # The quantile of (real / predicted) that the ITL promise is kept against.
-MARGIN_QUANTILE = 0.95
+MARGIN_QUANTILE = 0.98
 MARGIN_RATE = 0.01
 MAX_MARGIN = 2.0
 # More than any chunk: no limit.
@@ -76,15 +77,11 @@ class StepTime:
             root = budget_ns / linear
         else:
             root = (math.sqrt(linear * linear + 4 * square * budget_ns) - linear) / (2 * square)
-        if root >= UNLIMITED_TOKENS:
-            return UNLIMITED_TOKENS
-        tokens = int(root)
-        # `prefill_ns` counts whole tokens squared, and the root has lost its last digits: settle it by counting.
-        while self.prefill_ns(start, tokens + 1) <= budget_ns:
-            tokens += 1
-        while tokens and self.prefill_ns(start, tokens) > budget_ns:
-            tokens -= 1
-        return tokens
+        tokens = int(min(root, UNLIMITED_TOKENS))
+        # `prefill_ns` counts whole tokens squared, and the root may have lost its digits: believe it if it is right.
+        if self.prefill_ns(start, tokens) <= budget_ns < self.prefill_ns(start, tokens + 1):
+            return tokens
+        return bisect_right(range(1, UNLIMITED_TOKENS + 1), budget_ns, key=lambda n: self.prefill_ns(start, n))
 
 
 class StepTimeModel:

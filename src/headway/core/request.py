@@ -6,6 +6,7 @@ forgotten path is a `KeyError` in a test rather than a leaked slot in production
 
 from __future__ import annotations
 
+import math
 from collections.abc import Hashable, Mapping
 from collections.abc import Sequence as ReadOnlySequence
 from dataclasses import dataclass, field
@@ -77,6 +78,7 @@ SAMPLING_RANGES: dict[str, tuple[float, float]] = {
     "repetition_penalty": (0.01, 100.0),
     "logprobs": (0, 20),
     "min_tokens": (0, 2**31 - 1),
+    "seed": (-(2**63), 2**64),
 }
 
 
@@ -105,7 +107,12 @@ class SamplingParams:
     def __post_init__(self) -> None:
         for name, (low, high) in SAMPLING_RANGES.items():
             value = getattr(self, name)
-            if value is not None and not low <= value <= high:  # NaN is in no range
+            whole = isinstance(low, int)
+            if value is None and name == "logprobs":
+                continue
+            if isinstance(value, bool) or not isinstance(value, int if whole else (int, float)):
+                raise InvalidRequest(f"{name} must be a {'whole ' if whole else ''}number, not {value!r}.", param=name)
+            if not low <= value <= high:  # NaN is in no range
                 raise InvalidRequest(f"{name} must be between {low:g} and {high:g}, not {value!r}.", param=name)
         # What people write: one string for a tuple of one, and a mapping for pairs.
         stop: Any = self.stop
@@ -114,6 +121,10 @@ class SamplingParams:
             object.__setattr__(self, "stop", (stop,))
         if isinstance(bias, Mapping):
             object.__setattr__(self, "logit_bias", tuple(bias.items()))
+        if not all(self.stop):
+            raise InvalidRequest("A stop string is empty; it would stop everything.", param="stop")
+        if not all(math.isfinite(added) for _, added in self.logit_bias):
+            raise InvalidRequest("logit_bias must hold finite numbers.", param="logit_bias")
 
 
 @dataclass(frozen=True, slots=True)

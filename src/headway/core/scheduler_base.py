@@ -20,6 +20,9 @@ from headway.core.residents import Residents
 from headway.core.sequence import Ended, Event, Produced, Sequence
 from headway.core.step import Outcome, Row, RowResult, Step, answers
 
+# A plan so soon after a commit follows from it: what lies between (telling tokens, serving clients) is the step's cost.
+SAME_BREATH_NS = 5_000_000
+
 
 class SchedulerBase(ABC):
     """One engine's running sequences. `running` is in order of start, oldest first."""
@@ -39,6 +42,7 @@ class SchedulerBase(ABC):
         self._dropped: list[int] = []
         self._due: list[Event] = []  # ends decided by plan(), told by commit()
         self._in_flight: Step | None = None
+        self._committed_ns: int | None = None  # when the last step was
         self._leap_in_flight: Leap | None = None
 
     @abstractmethod
@@ -72,8 +76,10 @@ class SchedulerBase(ABC):
         self._in_flight = None
         self.counters.count(step, outcome)
         if step.repeat == 1:  # what was leapt over has no time of its own to learn from
-            self.counters.predicted(self.model.coefficients.predict_ns(step.shape), now - step.planned_ns)
-            self.model.observe(step.shape, now - step.planned_ns)
+            real_ns = now - self._begun_ns(step)
+            self.counters.predicted(self.model.coefficients.predict_ns(step.shape), real_ns)
+            self.model.observe(step.shape, real_ns)
+        self._committed_ns = now
         events, self._due = self._due, []
         if self._leap_in_flight is not None:
             self._leap_in_flight.land([result.tokens for result in outcome.results])
@@ -90,6 +96,11 @@ class SchedulerBase(ABC):
             if seq.cancelled:
                 events.append(self._end(seq, State.CANCELLED, now))
         return events
+
+    def _begun_ns(self, step: Step) -> int:
+        """When the step began, as those who stream feel it: with the commit before it, if it followed at once."""
+        before = self._committed_ns
+        return before if before is not None and step.planned_ns - before < SAME_BREATH_NS else step.planned_ns
 
     def reconfigure(self, limits: SchedulerLimits) -> None:
         """Change limits, between commit and plan. Fewer slots drain: nobody loses the one it has."""

@@ -17,7 +17,7 @@ from dataclasses import asdict, dataclass, replace
 from itertools import count
 from typing import Any, Self, TypeVar, cast
 
-from headway.core.errors import ConfigError, HeadwayError, InvalidRequest, QueueFull
+from headway.core.errors import ConfigError, EngineFailed, HeadwayError, InvalidRequest, QueueFull
 from headway.core.front import Front
 from headway.core.pace import Shape
 from headway.core.request import Request, SamplingParams, Slo, Times, Usage
@@ -158,6 +158,8 @@ class Engine:
 
     async def start(self) -> None:
         """Load the model, start the executor, and begin to drive. Raises `ModelError`; nothing is left behind then."""
+        if self._executor is not None:
+            raise RuntimeError("the engine has been started before; make another one")
         self._model = await asyncio.to_thread(load, self._model_name, self.config.executor, self._report)
         self._executor = SupervisedExecutor(
             executor_factory(self._model, self.config), step_timeout_s=self.config.step_timeout
@@ -193,12 +195,14 @@ class Engine:
         }
         return profile(executor.run, executor.info, **limits)
 
-    def reconfigure(self, **changes: Any) -> EngineConfig:
+    def reconfigure(self, /, **changes: Any) -> EngineConfig:
         """Change limits while serving: those of `RECONFIGURABLE`. Returns the config now in effect.
 
         Raises `ConfigError`, with nothing changed, for anything else or out of range. It takes effect with the next
         step; fewer slots drain.
         """
+        if self.dead:
+            raise EngineFailed(self.not_ready_reason, code="engine_down")
         for name in changes:
             if name not in RECONFIGURABLE:
                 known = ", ".join(RECONFIGURABLE)
@@ -235,12 +239,13 @@ class Engine:
         await self.close()
 
     def __enter__(self) -> Self:
-        self._background = _Background()
+        background = _Background()
         try:
-            self._background.call(self.start())
+            background.call(self.start())
         except BaseException:
-            self._background.stop()
+            background.stop()
             raise
+        self._background = background
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -275,10 +280,11 @@ class Engine:
     def _check_tokens(self, request: Request) -> None:
         """One id that the model has no row for would cost everybody in its step."""
         vocab_size = self.info.vocab_size
-        for index, token in enumerate(request.prompt):
-            if not 0 <= token < vocab_size:
+        prompt: Sequence[Any] = request.prompt
+        for index, token in enumerate(prompt):
+            if not isinstance(token, int) or not 0 <= token < vocab_size:
                 raise InvalidRequest(
-                    f"prompt[{index}] is {token}; this model's token ids are 0 to {vocab_size - 1}.", param="prompt"
+                    f"prompt[{index}] is {token!r}; this model's token ids are 0 to {vocab_size - 1}.", param="prompt"
                 )
 
     async def stream(
@@ -315,7 +321,7 @@ class Engine:
         room = asyncio.Semaphore(min(2 * self.config.max_num_seqs, self.config.max_waiting))
 
         async def answer(index: int, prompt: Prompt, limit: int) -> Output:
-            drawn = replace(params, seed=params.seed + index)
+            drawn = replace(params, seed=(params.seed + index) % 2**64)
             async with room:
                 while True:
                     try:

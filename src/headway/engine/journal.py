@@ -28,7 +28,10 @@ FLUSH_EVERY = 64
 def open_log(path: str, kind: str) -> BinaryIO:
     """For appending. Raises `ConfigError`; to ask before a model is loaded, open and close it."""
     try:
-        return Path(path).open("ab")
+        file = Path(path).open("ab")  # noqa: SIM115 - open for the life of the engine
+        if file.tell():
+            file.write(b"\n")  # a crash or a full disk may have cut the last line short: the next one must stand alone
+        return file
     except OSError as error:
         raise ConfigError(
             f"The {kind} log {path!r} cannot be written: {error.strerror}.", param=f"{kind}_log"

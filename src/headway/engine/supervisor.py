@@ -24,6 +24,8 @@ from headway.core.step import Outcome, Step
 from headway.engine import child
 from headway.executors.executor import Executor, ExecutorInfo
 
+log = logging.getLogger(__name__)
+
 # Called in the child; must be picklable (a module-level callable, or functools.partial of one).
 ExecutorFactory = Callable[[], Executor]
 
@@ -101,15 +103,22 @@ class SupervisedExecutor:
     def restart(self) -> ExecutorInfo:
         """Bring a clean child up after a loss. Raises `ModelError`, for good, when it is lost again and again."""
         self._kill()
+        while True:
+            self._count_loss()
+            try:
+                return self.start()
+            except ModelError as error:
+                log.error("%s", error.message)  # lost again before it was up: one more loss, not the last word
+
+    def _count_loss(self) -> None:
         now = time.monotonic()
         self._losses = [at for at in self._losses if now - at < CRASH_WINDOW_S] + [now]
         self._losses_in_a_row += 1
         if max(len(self._losses), self._losses_in_a_row) >= CRASH_LIMIT:
             raise ModelError(
-                f"The executor was lost {self._losses_in_a_row} times in a row, {len(self._losses)} times within "
-                f"{CRASH_WINDOW_S:.0f} s, and stays down. Look for the cause in the log above, then restart the server."
+                f"The executor stays down: losses in a row {self._losses_in_a_row}, within {CRASH_WINDOW_S:.0f} s "
+                f"{len(self._losses)}. Look for the cause in the log above, then restart the server."
             )
-        return self.start()
 
     @property
     def alive(self) -> bool:

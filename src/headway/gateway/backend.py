@@ -66,7 +66,7 @@ class Backend(Protocol):
     def config(self) -> Any:
         """The configuration as it is, a dataclass."""
 
-    def reconfigure(self, **changes: Any) -> Any:
+    def reconfigure(self, /, **changes: Any) -> Any:
         """Change settings while serving, all or none. Returns the new configuration, or raises `ConfigError`."""
 
     def check_door(self) -> None:

@@ -140,25 +140,30 @@ class _Core:
 
 
 def _last_run(path: Path) -> tuple[Line, list[Line]]:
-    """The last header and the lines after it. A line cut short by a crash ends the run."""
+    """The last header and the lines after it, up to one that a crash or a full disk cut short."""
     header: Line | None = None
     lines: list[Line] = []
     try:
         with path.open("rb") as file:
-            for text in file:
+            whole = True
+            for text in filter(bytes.strip, file):
                 try:
-                    line = msgspec.json.decode(text)
+                    line = _decode(text)
                 except msgspec.DecodeError:
+                    whole = False
                     continue
                 if line.get("kind") == "header":
-                    header, lines = line, []
-                else:
+                    header, lines, whole = line, [], True
+                elif whole:
                     lines.append(line)
     except OSError as error:
         raise ConfigError(f"The decision log {str(path)!r} cannot be read: {error.strerror}.") from error
     if header is None or header.get("log") != "decision" or header.get("version") != VERSION:
         raise ConfigError(f"{str(path)!r} is not a decision log of version {VERSION}.")
     return header, lines
+
+
+_decode = msgspec.json.Decoder(dict[str, Any]).decode
 
 
 def _hashable(value: Any) -> Hashable:
