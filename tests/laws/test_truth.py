@@ -59,6 +59,16 @@ def test_a_token_is_charged_once_and_recomputed_only_when_it_was_lost(setup, sto
         assert end.usage.output_tokens == len(world.tokens[name])
 
 
+def test_what_is_found_before_anything_was_computed_is_a_discount_even_after_a_preemption():
+    """The last prompt loses its place before its first token is fed, and meanwhile another computes its beginning."""
+    asks = [Ask(4, 3, scope="b"), Ask(9, 2, scope="a"), Ask(1, 1, scope="a"), Ask(5, 1, scope="a")]
+    setup = Setup(num_blocks=4, block_size=4, max_num_seqs=3, max_num_batched_tokens=13, policy="vllm")
+    world = Story(asks, 1).play(World(setup))
+    last = world.ends["r3"]
+    assert world.seq("r3").preemptions == 1
+    assert last.usage.cached_tokens == 4
+
+
 @settings(max_examples=80, deadline=None)
 @given(setups, plain_stories)
 def test_a_first_start_computes_exactly_what_was_not_cached(setup, story):

@@ -66,6 +66,8 @@ class Residents:
         seq = self.preempted.pop(0)
         seq.request.state = move(seq.request.state, State.PREFILL)
         self._enter(seq, commit=commit)
+        if not seq.known:  # nothing of it was ever computed: what it finds now is what it found first
+            seq.cached_tokens = seq.computed
         return seq
 
     def preempt(self, seq: Sequence) -> int:
