@@ -5,8 +5,14 @@ from __future__ import annotations
 import os
 
 import pytest
+from hypothesis import settings
 
 NO_SKIPS = os.environ.get("HEADWAY_NO_SKIPS", "") not in {"", "0"}
+
+# A check of a change must not depend on luck: CI tries the same examples each time. Everybody else's runs search on.
+settings.register_profile("ci", derandomize=True)
+if NO_SKIPS:
+    settings.load_profile("ci")
 
 
 @pytest.hookimpl(wrapper=True)
