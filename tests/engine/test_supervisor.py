@@ -117,6 +117,17 @@ def test_a_loss_while_starting_is_one_loss_and_is_tried_again(executor, monkeypa
     assert executor.run(first_step()).results
 
 
+def test_who_is_interrupted_while_starting_does_not_start_again(executor, monkeypatch):
+    def interrupted(*_):
+        executor.interrupt()
+        raise ExecutorLost("killed")
+
+    monkeypatch.setattr(executor, "_exchange", interrupted)
+    with pytest.raises(ModelError, match="being stopped"):
+        executor.restart()
+    assert executor.pid is None
+
+
 def test_a_successful_step_between_losses_ends_the_row(executor, monkeypatch):
     monkeypatch.setattr("headway.engine.supervisor.CRASH_WINDOW_S", -1.0)
     for _ in range(CRASH_LIMIT + 1):

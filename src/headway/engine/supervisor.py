@@ -55,7 +55,8 @@ class SupervisedExecutor:
         self._process: subprocess.Popen[bytes] | None = None
         self._connection: Connection | None = None
         self._info: ExecutorInfo | None = None
-        self._watchdog = _Watchdog(self.interrupt)
+        self._watchdog = _Watchdog(self._kill_child)
+        self._interrupted = False  # nobody wants another child
 
     @property
     def info(self) -> ExecutorInfo:
@@ -105,6 +106,8 @@ class SupervisedExecutor:
         self._kill()
         while True:
             self._count_loss()
+            if self._interrupted:
+                raise ModelError("The engine is being stopped.")
             try:
                 return self.start()
             except ModelError as error:
@@ -127,7 +130,11 @@ class SupervisedExecutor:
         return process is not None and process.poll() is None
 
     def interrupt(self) -> None:
-        """Break off the step, or the start, that another thread is waiting for: it raises `ExecutorLost` there."""
+        """Break off, for good, the step or the start that another thread is waiting for: it raises `ExecutorLost`."""
+        self._interrupted = True
+        self._kill_child()
+
+    def _kill_child(self) -> None:
         process = self._process
         if process is not None:
             with contextlib.suppress(ProcessLookupError):
