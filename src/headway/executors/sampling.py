@@ -7,6 +7,7 @@ every reduction runs over one row at a time, in an order that the batch cannot c
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable
 from collections.abc import Sequence as ReadOnlySequence
 from dataclasses import dataclass, field
@@ -63,17 +64,17 @@ class Sampler:
         """
         states = [self._expect(seq, position) for seq, position in zip(seqs, positions, strict=True)]
         # numpy's argmax returns the first NaN if there is one, and the lowest id among equals.
-        best: list[int] = logits.argmax(axis=1).tolist() if states else []
+        best = logits.argmax(axis=1) if states else np.zeros(0, np.int64)
+        peaks: list[float] = logits[np.arange(len(best)), best].tolist()
         results = []
-        for index, (seq, state) in enumerate(zip(seqs, states, strict=True)):
-            row = logits[index]
-            peak = float(row[best[index]])
-            if not np.isfinite(peak):
+        for index, (seq, state, token, peak) in enumerate(zip(seqs, states, best.tolist(), peaks, strict=True)):
+            if not math.isfinite(peak):
                 # One row's trouble must not be the step's: the others' tokens are as good as ever.
                 results.append(RowResult(seq, [], failed=f"The model's logits are not finite (maximum {peak})."))
                 continue
-            token = best[index] if state.plain_greedy else self._draw(state, row, best[index], peak)
-            logprobs = [_logprob(row, peak, token, state.logprobs)] if state.logprobs is not None else None
+            if not state.plain_greedy:
+                token = self._draw(state, logits[index], token, peak)
+            logprobs = [_logprob(logits[index], peak, token, state.logprobs)] if state.logprobs is not None else None
             results.append(RowResult(seq, [token], state.advance(token), logprobs))
         return results
 
