@@ -240,12 +240,13 @@ class Bench:
         return list(dict.fromkeys(winner for *_, winner in best.values()))
 
     def climb(self, name: str) -> None:
-        """Loads upward until one is not kept; every load with --every-load."""
-        failed = False
+        """Loads upward until two in a row are not kept, since one may be bad luck; every load with --every-load."""
+        lost = 0
         for load in self.arguments.loads:
-            if failed and load != COMPARED_LOAD and not self.arguments.every_load:
+            if lost > 1 and load != COMPARED_LOAD and not self.arguments.every_load:
                 continue
-            failed = self.measure(name, load, 1).good_ratio < GOOD_ENOUGH or failed
+            kept = self.measure(name, load, 1).good_ratio >= GOOD_ENOUGH
+            lost = 0 if kept and lost < 2 else lost + 1
 
     def again(self, names: Sequence[str], number: int) -> None:
         """The sides in turns at the loads that decide: the highest kept, the next one, and the compared one."""
@@ -350,7 +351,7 @@ def parsed() -> argparse.Namespace:
     parser.add_argument("--loads", type=numbers, help="req/s, separated by commas (default 0.5,1,1.5,2,3,4)")
     parser.add_argument("--duration", type=float, help="seconds of arrivals in a window (default 60); a drain follows")
     parser.add_argument("--repeats", type=int, help="windows of the loads that decide, in turns (default 2)")
-    parser.add_argument("--every-load", action="store_true", help="do not stop above the first load that is not kept")
+    parser.add_argument("--every-load", action="store_true", help="do not stop above two loads that are not kept")
     parser.add_argument("--no-scan", action="store_true", help="take every vLLM side all the way, not only the best")
     parser.add_argument("--quick", action="store_true", help="one 20 s window of 1 and 2 req/s, vllm-128 only: 6 min")
     parser.add_argument("--seed", type=int, default=0)
