@@ -193,8 +193,8 @@ def test_a_wait_beyond_the_timeout_expires_oldest_first_and_only_then():
     door = front(timeout_s=10)
     door.submit(request("a"), 0)
     door.submit(request("b"), 5 * NS_PER_S)
-    assert door.plan(10 * NS_PER_S - 1) == []
-    (expire,) = door.plan(10 * NS_PER_S)
+    assert door.expire(10 * NS_PER_S - 1) == []
+    (expire,) = door.expire(10 * NS_PER_S)
     assert (expire.request.id, expire.request.state) == ("a", State.EXPIRED)
     assert expire.error.status == 503
     assert (expire.error.retry_after_s or 0) >= 1
@@ -204,8 +204,8 @@ def test_a_wait_beyond_the_timeout_expires_oldest_first_and_only_then():
 def test_a_hopeless_wait_expires_when_its_prompt_could_not_be_fed_in_time_any_more():
     door = front()
     door.submit(request("a", prompt=40, ttft_limit_ns=1.0), 0)  # 0.4 s of prefill
-    assert door.plan(6 * NS_PER_S // 10 - 1) == []
-    (expire,) = door.plan(6 * NS_PER_S // 10)
+    assert door.expire(6 * NS_PER_S // 10 - 1) == []
+    (expire,) = door.expire(6 * NS_PER_S // 10)
     assert expire.request.id == "a"
 
 
@@ -213,7 +213,7 @@ def test_what_was_started_does_not_expire():
     door = front(timeout_s=1)
     door.submit(request("a"), 0)
     pulled(door)
-    assert door.plan(5 * NS_PER_S) == []
+    assert door.expire(5 * NS_PER_S) == []
 
 
 def test_an_id_used_again_waits_its_own_time():
@@ -221,8 +221,8 @@ def test_an_id_used_again_waits_its_own_time():
     door.submit(request("a"), 0)
     assert door.cancel("a", NS_PER_S)
     door.submit(request("a"), 9 * NS_PER_S)
-    assert door.plan(10 * NS_PER_S) == []
-    assert len(door.plan(19 * NS_PER_S)) == 1
+    assert door.expire(10 * NS_PER_S) == []
+    assert len(door.expire(19 * NS_PER_S)) == 1
 
 
 # -- holds -------------------------------------------------------------------------------------------------------------
@@ -321,7 +321,7 @@ def test_counters_equal_a_recount_whatever_happens(moves):
             door.settle(name, NOTHING, now)
             del running[name]
         elif what == "plan":
-            for expire in door.plan(now):
+            for expire in door.expire(now):
                 assert now - expire.request.arrival_ns >= 5 * NS_PER_S
                 del waiting[expire.request.id]
             assert all(now - one.arrival_ns < 5 * NS_PER_S for one in waiting.values())

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from headway.core.fairness import Fairness
 from headway.core.lanes import MAX_TRIES, Accepts, Fit, LaneLimits, Lanes
 from headway.core.request import Request
 
@@ -39,10 +40,17 @@ class Reference:
         there = [request for request in self.taken if self.lane(request) is lane]
         return len(there) < lane.slots and sum(request.total_tokens for request in there) < lane.tokens
 
+    def in_order(self, able: list[Request], now: int) -> list[Request]:
+        """Of one tenant. Sorting is stable: arrival breaks ties."""
+        return sorted(able, key=lambda request: self.key(request, now))
+
     def take(self, fits: dict[str, Fit], now: int) -> str | None:
         able = [request for request in self.waiting if self.open(self.lane(request))]
         passed: list[str] = []
-        for request in sorted(able, key=lambda request: self.key(request, now)):  # stable: arrival breaks ties
+        shut: set[str] = set()
+        for request in self.in_order(able, now):
+            if request.model in shut:
+                continue
             fit = fits[request.id]
             if fit is Fit.START:
                 for name in passed:
@@ -50,7 +58,9 @@ class Reference:
                 self.waiting.remove(request)
                 self.taken.append(request)
                 return request.id
-            if fit is Fit.OTHER:
+            if fit is Fit.OTHER_KIND:
+                shut.add(request.model)
+            if fit in {Fit.OTHER, Fit.OTHER_KIND}:
                 continue
             bound = self.overtaken.get(request.id, 0) >= self.max_overtakes or len(passed) >= MAX_TRIES
             if fit is Fit.FULL or bound:
@@ -59,12 +69,40 @@ class Reference:
         return None
 
 
+class Tenants(Reference):
+    """The same with tenants: by level, where the aged stand at the best there is; then by what each was served."""
+
+    served: dict[str, float]
+    floor: float
+
+    def in_order(self, able: list[Request], now: int) -> list[Request]:
+        young = [request.priority for request in able if self.key(request, now)[0]]
+
+        def level(request: Request) -> int:
+            return request.priority if self.key(request, now)[0] else min(young, default=0)
+
+        return sorted(able, key=lambda one: (level(one), self.served[one.tenant], self.key(one, now)))
+
+    def come(self, request: Request) -> None:
+        if all(other.tenant != request.tenant for other in self.waiting):
+            self.served[request.tenant] = max(self.served.get(request.tenant, 0.0), self.floor)
+        self.waiting.append(request)
+
+    def charge(self, request: Request, tokens: int) -> None:
+        self.floor = max(self.floor, self.served[request.tenant])
+        self.served[request.tenant] += tokens / WEIGHTS[request.tenant]
+
+
+WEIGHTS = {"": 1.0, "t": 1.0, "u": 2.0, "v": 0.5}
+
 arrivals = st.tuples(
     st.just("add"),
     st.integers(1, 20),  # prompt
     st.integers(1, 20),  # output
     st.integers(0, 2),  # priority
     st.sampled_from([0, 0, 1, 3, 10]),  # latest start, from now
+    st.sampled_from("mn"),  # model
+    st.sampled_from("tuv"),  # tenant
 )
 takes = st.tuples(st.just("take"), st.lists(st.sampled_from([*Fit, Fit.START, Fit.NO_KV]), min_size=12, max_size=12))
 moves = st.one_of(
@@ -81,6 +119,18 @@ def answering(fits: dict[str, Fit]) -> Accepts:
     return lambda request: fits[request.id]
 
 
+def asked(name: str, now: int, age_bound: int, *given_: object, tenant: str = "") -> Request:
+    prompt, output, priority, start, model = given_[:5]
+    assert isinstance(prompt, int)
+    assert isinstance(output, int)
+    assert isinstance(priority, int)
+    assert isinstance(start, int)
+    request = Request(name, range(prompt), output, now, tenant=tenant, priority=priority, model=str(model))
+    request.latest_start_ns = now + start if start else 0
+    request.aged_at_ns = now + age_bound if age_bound else 0
+    return request
+
+
 @settings(max_examples=300, deadline=None)
 @given(st.lists(moves, max_size=60), st.integers(0, 2), st.sampled_from([0, 5, 12]))
 def test_the_order_is_the_documented_one(story, max_overtakes, age_bound):
@@ -88,10 +138,7 @@ def test_the_order_is_the_documented_one(story, max_overtakes, age_bound):
     now, count = 0, 0
     for what, *given_ in story:
         if what == "add":
-            prompt, output, priority, start = given_
-            request = Request(str(count), range(prompt), output, arrival_ns=now, priority=priority)
-            request.latest_start_ns = now + start if start else 0
-            request.aged_at_ns = now + age_bound if age_bound else 0
+            request = asked(str(count), now, age_bound, *given_)
             count += 1
             lanes.add(request, now)
             reference.waiting.append(request)
@@ -109,6 +156,37 @@ def test_the_order_is_the_documented_one(story, max_overtakes, age_bound):
             now += given_[0]
         assert [request.id for request in lanes] == [request.id for request in reference.waiting]
         assert len(lanes) == len(reference.waiting) == sum(lanes.waiting_by_lane().values())
+
+
+@settings(max_examples=300, deadline=None)
+@given(st.lists(moves, max_size=60), st.integers(0, 2), st.sampled_from([0, 5, 12]))
+def test_the_order_among_tenants_is_the_documented_one(story, max_overtakes, age_bound):
+    fairness = Fairness(lambda tenant: WEIGHTS[tenant])
+    lanes, reference = Lanes(LANES, max_overtakes=max_overtakes, fairness=fairness), Tenants(max_overtakes)
+    reference.served, reference.floor = {}, 0.0
+    now, count = 0, 0
+    for what, *given_ in story:
+        if what == "add":
+            request = asked(str(count), now, age_bound, *given_, tenant=given_[5])
+            count += 1
+            lanes.add(request, now)
+            reference.come(request)
+        elif what == "take":
+            fits = {request.id: given_[0][i % 12] for i, request in enumerate(reference.waiting)}
+            expected = reference.take(fits, now)
+            got = lanes.take(answering(fits), now)
+            assert (got.id if got else None) == expected
+            if got:
+                tokens = got.total_tokens
+                fairness.charge(got.tenant, tokens)
+                reference.charge(got, tokens)
+        elif what == "remove" and reference.waiting:
+            request = reference.waiting.pop(given_[0] % len(reference.waiting))
+            lanes.remove(request.id)
+        elif what == "give back" and reference.taken:
+            lanes.give_back(reference.taken.pop(given_[0] % len(reference.taken)))
+        elif what == "wait":
+            now += given_[0]
 
 
 def request(name: str, *, latest: int = 0, aged: int = 0, priority: int = 0, arrival: int = 0) -> Request:

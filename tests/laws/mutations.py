@@ -40,7 +40,13 @@ MUTATIONS = [
         "            self._seat_priorities(draft)\n",
         "            self._feed_prompts(draft)\n",
     ),
-    one("forget to settle", "front.py", "self.admission.settle(reservation)", "pass", "def settle("),
+    one(
+        "forget to settle",
+        "front.py",
+        "self.admission.settle(reservation, usage.computed_tokens, now)",
+        "pass",
+        "def settle(",
+    ),
     one(
         "ignore what is set aside",
         "residents.py",
@@ -58,7 +64,7 @@ MUTATIONS = [
         "kv.py",
         (('_Chain(("root", table.scope))', '_Chain(("root", 0))'), ('_Chain(("root", scope))', '_Chain(("root", 0))')),
     ),
-    one("no ageing", "front.py", "if self.limits.age_bound_ns:", "if False:"),
+    one("no ageing", "promises.py", "if self._age_bound_ns:", "if False:"),
     one("unlimited overtaking", "lanes.py", "place.overtaken >= self.max_overtakes", "False"),
     one(
         "the victim may be the oldest",
@@ -106,8 +112,100 @@ MUTATIONS = [
     one(
         "lost promises stay in front",
         "lanes.py",
-        "group == PROMISED and latest_start_ns < now",
-        "False",
+        "if aged != YOUNG or group != PROMISED or latest_start_ns >= now:",
+        "if True:",
+    ),
+    # -- tenants and quotas
+    one(
+        "a refusal for tokens takes a slot",
+        "ledger.py",
+        "        if missing := self",
+        "        self._accounts.setdefault(tenant, _Account(now)).slots += 1\n        if missing := self",
+    ),
+    one(
+        "count an answer's tokens only when it has ended",
+        "ledger.py",
+        "account.spend(total.requests, total.tokens)",
+        "account.spend(total.requests, 0)",
+    ),
+    one(
+        "refill beyond a minute's worth",
+        "ledger.py",
+        "min(per_minute * NS_PER_MINUTE, self.parts + per_minute * elapsed_ns)",
+        "self.parts + per_minute * elapsed_ns",
+    ),
+    one("keep the slot of what has ended", "ledger.py", "account.slots -= lease.amounts.slots", "pass"),
+    one("take back what is taken", "ledger.py", "max(more.tokens, -max(0, account.tokens.whole))", "more.tokens"),
+    # -- fairness
+    one("weights do not matter", "fairness.py", "before + tokens / self.weight(tenant)", "before + tokens"),
+    one(
+        "idleness earns credit",
+        "fairness.py",
+        "self._service[tenant] = self.entering(tenant)",
+        "self._service.setdefault(tenant, 0.0)",
+    ),
+    one(
+        "never correct a charge",
+        "fairness.py",
+        "self._service.get(tenant, 0.0) + tokens / self.weight(tenant)\n",
+        "self._service.get(tenant, 0.0)\n",
+        "def correct",
+    ),
+    one(
+        "the aged go before another's share",
+        "lanes.py",
+        "level = best if rank[0][0] == AGED else",
+        "level = best - 1 if rank[0][0] == AGED else",
+    ),
+    one(
+        "tenants do not take turns",
+        "lanes.py",
+        "(level, self.fairness.service(queue.tenant), rank, index, queue)",
+        "(level, 0.0, rank, index, queue)",
+    ),
+    # -- routing
+    one("no bound on a burst", "routing.py", "if count + 1 <= math.ceil", "if True or count + 1 <= math.ceil"),
+    one("unknown is zero", "routing.py", "value * believed + mean * (1.0 - believed)", "value * believed"),
+    one("an old answer overwrites a newer", "worker.py", "new.at_ns >= old.at_ns", "True"),
+    one("own requests are counted twice", "worker.py", "inside - self._ours_at(running.at_ns)", "inside"),
+    one(
+        "a favourite does not yield",
+        "routing.py",
+        "-worker.cached_tokens(request) / typical_tokens",
+        "-100.0 * (worker.cached_tokens(request) > 0)",
+    ),
+    one("try the same worker again", "fleet.py", "able = fresh or up", "able = up"),
+    one("a lost request goes to the end", "lanes.py", "self._numbers.pop(request.id), now)", "self._arrivals, now)"),
+    one(
+        "try again after the first byte",
+        "front.py",
+        "if began or len(reservation.tried) >= MAX_ATTEMPTS:",
+        "if len(reservation.tried) >= MAX_ATTEMPTS:",
+    ),
+    one(
+        "everybody finds out about a worker that is half-open",
+        "breaker.py",
+        "trust is Trust.HALF_OPEN and not self._probing",
+        "trust is Trust.HALF_OPEN",
+    ),
+    one("a probe taken back keeps the worker out", "worker.py", "self.breaker.nothing_learnt()", "pass"),
+    one("a window that never shrinks", "window.py", "self.sequences = min(self.sequences, runs)", "pass"),
+    # -- the ladder
+    one("down as fast as up", "ladder.py", "if now - self._calm_since_ns >= self._down_after_ns:", "if True:"),
+    one(
+        "no hysteresis",
+        "ladder.py",
+        "pressure.height < MARKS[Level(self.height)] - HYSTERESIS",
+        "pressure.height < MARKS[Level(self.height)]",
+    ),
+    one(
+        "relief looks like the end", "ladder.py", "pressure.demand_ratio is None or pressure.demand_ratio < 1.0", "True"
+    ),
+    one(
+        "a pin does not hold",
+        "ladder.py",
+        "mode is Mode.ON or (mode is Mode.AUTO and level <= self.height)",
+        "level <= self.height",
     ),
 ]
 

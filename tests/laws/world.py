@@ -119,7 +119,7 @@ class World:
     # -- driving -------------------------------------------------------------------------------------------------
 
     def plan(self, most_steps: int = 1) -> Step | None:
-        for expire in self.front.plan(self.now):
+        for expire in self.front.expire(self.now):
             self.left[expire.request.id] = expire
         self.audit.before_plan()
         step = self.scheduler.plan(self.now, most_steps=most_steps)

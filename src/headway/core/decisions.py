@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Literal
 
-from headway.core.request import RequestId
+from headway.core.request import Request, RequestId
 
 Kind = Literal[
     "submit",  # let into the waiting room
@@ -25,6 +25,11 @@ Kind = Literal[
     "reject",  # failed for want of KV
     "yield",  # prefill was given a block that decode had no time for
     "settle",  # what it held is given back
+    "dispatch",  # sent to a remote worker; `why` names it, the numbers are the terms of its score
+    "return",  # its worker failed before the first byte; it waits again, where it stood
+    "degrade",  # asked for more than there is at the moment; `why` says what is done to it
+    "ladder",  # a level of the degradation ladder is entered or left; `why` names it
+    "worker",  # `why`: a worker's name, and what became of it
     "end",  # finished, cancelled while running, or failed; `why` is the reason or state
 ]
 
@@ -45,3 +50,16 @@ Listener = Callable[[Decision], None]
 
 def ignore(_: Decision) -> None:
     """The listener when nobody listens."""
+
+
+def submitted(request: Request, lane: str, now: int) -> Decision:
+    numbers = {
+        "prompt_tokens": request.prompt_tokens,
+        "max_tokens": request.max_tokens,
+        "priority": request.priority,
+        "slo_ttft_ns": request.slo.ttft_ns,
+        "slo_itl_ns": request.slo.itl_ns,
+        "ttft_limit_ns": request.slo.ttft_limit_ns,
+        "latest_start_ns": request.latest_start_ns,
+    }
+    return Decision(now, "submit", request.id, lane, numbers)

@@ -7,6 +7,9 @@ A message says what was wrong, what the limit is, and what to do about it.
 
 from __future__ import annotations
 
+# Nobody is told to come back later than this: what is known of the load does not reach further.
+MAX_RETRY_AFTER_S = 60.0
+
 
 class HeadwayError(Exception):
     """Base of everything Headway raises on purpose. `status` is a hint for an HTTP edge, nothing more."""
@@ -65,6 +68,34 @@ class QueueFull(Refused):
     code = "queue_full"
 
 
+class QuotaExceeded(Refused):
+    """The tenant has used up what it may have at a time or in a minute; the code says of what."""
+
+    status = 429
+    type = "rate_limit_error"
+    code = "quota_exceeded"
+
+
+class Shed(Refused):
+    """There is too much to do, and this tenant's work is the first to be left out."""
+
+    status = 429
+    type = "rate_limit_error"
+    code = "shed"
+
+
+class KvClaimed(Refused):
+    """The requests inside could together need more KV than the operator is willing to promise."""
+
+    code = "kv_claimed"
+
+
+class NoWorker(Refused):
+    """No worker that could serve the request is up."""
+
+    code = "no_worker"
+
+
 class Draining(Refused):
     """The server is stopping or its engine is not ready; no new work is taken."""
 
@@ -93,6 +124,13 @@ class EngineFailed(HeadwayError):
     """The engine lost the sequence: a crash, a hang or a broken outcome. Nothing the client did."""
 
     code = "engine_failed"
+
+
+class WorkerLost(HeadwayError):
+    """The worker failed after it had begun to answer, or every worker that was tried failed. Nothing the client did."""
+
+    status = 502
+    code = "worker_lost"
 
 
 class ModelError(HeadwayError):

@@ -1,27 +1,51 @@
-"""`Front`: decides before an engine is touched: who is let in, who waits and in what order, who is turned away.
+"""`Front`: decides before an engine is touched: who is let in, who waits and in what order, who is slowed or turned
+away, and where each request runs.
 
-A request enters by `submit` and leaves by exactly one of: `settle` (an engine took it and it ended there), `cancel`
-while it waits, or an `Expire` from `plan`. Engines pull (`pull`): the waiting room is here and nowhere else.
+A request enters by `submit` and leaves by exactly one of: `settle` (it was started and ended there), `cancel` while it
+waits, an `Expire` from `expire` or `plan`, `fail_waiting`, or a `lost` that returns an error. The waiting room is here
+and nowhere else. Engines in this process pull from it (`pull`); remote workers are sent what their windows have room
+for (`plan`).
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from collections.abc import Sequence as ReadOnlySequence
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
-from heapq import heappop, heappush
+from dataclasses import dataclass
 
 from headway.core.admission import NS_PER_S, Admission, AdmissionLimits, Reservation
-from headway.core.decisions import Decision, Listener, ignore
-from headway.core.errors import Draining, Expired, HeadwayError, InvalidRequest, TtftUnreachable
-from headway.core.lanes import ONE_LANE, Accepts, LaneLimits, Lanes, standing
-from headway.core.pace import Shape, StepTimeModel
+from headway.core.alarms import Alarms
+from headway.core.decisions import Decision, Listener, ignore, submitted
+from headway.core.errors import (
+    Draining,
+    Expired,
+    HeadwayError,
+    InvalidRequest,
+    Refused,
+    TtftUnreachable,
+    WorkerLost,
+)
+from headway.core.fairness import Fairness
+from headway.core.fleet import Dispatch, Fleet
+from headway.core.ladder import Ladder, Level, LevelChange, Mode
+from headway.core.lanes import ONE_LANE, Accepts, Fit, LaneLimits, Lanes
+from headway.core.ledger import Ledger
+from headway.core.overload import Overload
+from headway.core.pace import StepTimeModel
 from headway.core.policies import HEADWAY, Policy
+from headway.core.promises import Promises
 from headway.core.request import Request, RequestId, State, Usage, move
+from headway.core.routing import Choice
+from headway.core.tenants import Tenants
+from headway.core.treatment import Asked, Degradation, Treatment
+from headway.core.worker import WorkerLoad, WorkerSpec
 
 # A restart takes a few seconds, and so does another server's taking over.
 RETRY_WHEN_CLOSED_S = 5.0
+# On so many workers a request is tried before it is given up.
+MAX_ATTEMPTS = 3
+NOTHING = Usage(0, 0)
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,34 +61,58 @@ class FrontLimits:
     """How long requests wait, and in which lanes. Times are ns; 0 is no bound."""
 
     queue_timeout_ns: int = 0
-    age_bound_ns: int = 30 * NS_PER_S  # after this a request goes before everybody younger
+    age_bound_ns: int = 30 * NS_PER_S  # after this a request goes before everybody younger of its tenant
     lanes: tuple[LaneLimits, ...] = ONE_LANE
 
 
 class Front:
-    """Admission and the waiting room, composed. `model` tells how long a prompt takes to feed."""
+    """Admission, the waiting room, the fleet and the ladder, composed: nobody else composes them.
+
+    `model` tells how long a prompt takes to feed, where one engine's steps are known. `remote`: requests are sent to
+    the workers of `fleet`, instead of being pulled.
+    """
 
     def __init__(
         self,
         admission: AdmissionLimits,
         limits: FrontLimits,
         *,
-        model: StepTimeModel,
+        model: StepTimeModel | None = None,
+        tenants: Tenants | None = None,
+        ledger: Ledger | None = None,
+        degradation: Degradation | None = None,
+        remote: bool = False,
         policy: Policy = HEADWAY,
         listener: Listener = ignore,
     ) -> None:
-        self.admission = Admission(admission)
+        self.tenants = tenants or Tenants()
+        self.admission = Admission(admission, self.tenants, ledger)
         self.limits = limits
-        self.lanes = Lanes(limits.lanes, max_overtakes=policy.max_overtakes, listener=listener)
+        self.fairness = Fairness(self.tenants.weight, apart=policy.by_tenant)
+        self.lanes = Lanes(limits.lanes, max_overtakes=policy.max_overtakes, fairness=self.fairness, listener=listener)
+        self.fleet = Fleet(listener)
+        self.overload = Overload(degradation or Degradation())
+        self.remote = remote
         self.draining = False
         self.closed = ""  # why nobody is let in at the moment; empty when open
         self.refused: dict[str, int] = {}  # by error code, since start
         self.ended: dict[str, int] = {}  # requests that ended here, never started, by state, since start
-        self._model = model
         self._listener = listener
-        self._policy = policy
+        self._promises = Promises(limits.queue_timeout_ns, limits.age_bound_ns, model, policy)
         self._reservations: dict[RequestId, Reservation] = {}
-        self._give_up: list[tuple[int, RequestId]] = []  # a heap; ids that no longer wait are skipped when met
+        self._give_up = Alarms()
+
+    # -- at the door -----------------------------------------------------------------------------------------------
+
+    def treat(self, asked: Asked, now: int) -> Treatment:
+        """What becomes of a request before it is prepared: the ladder's levels, and the limits. See `treatment.py`."""
+        limits = self.tenants.of(asked.tenant)
+        with self._counting_refusals(asked.id, now, asked.prompt_tokens):
+            treatment = self.overload.treat(asked, limits, self.admission)
+        if treatment.degraded:
+            numbers = {"max_tokens": treatment.max_tokens, "priority": treatment.priority}
+            self._listener(Decision(now, "degrade", asked.id, treatment.header, numbers))
+        return treatment
 
     def submit(self, request: Request, now: int) -> None:
         """Let `request` into the waiting room, or raise the `HeadwayError` that says why not.
@@ -75,14 +123,17 @@ class Front:
 
     def submit_all(self, requests: ReadOnlySequence[Request], now: int) -> None:
         """Let all of them in, or none: the samples and prompts of one call stand or fall together."""
-        with self._counting_refusals(requests[0].id, now):
+        prompt_tokens = sum(request.prompt_tokens for request in requests)
+        with self._counting_refusals(requests[0].id, now, prompt_tokens):
             if len({request.id for request in requests}) < len(requests):
                 raise InvalidRequest("Two requests of one call have the same id.", param="request_id")
+            assert len({request.tenant for request in requests}) == 1, "one call has one tenant"
             for request in requests:
-                self._check(request)
-                self._stamp(request, now)
+                self._check(request, now)
+                self._promises.stamp(request, now)
                 self._check_ttft(request, now)
-            reservations = self.admission.reserve(requests)
+            reservations = self.admission.reserve(requests, now)
+        self.overload.demand.offered(len(requests), prompt_tokens)
         for reservation in reservations:
             self._admit(reservation, now)
 
@@ -90,40 +141,154 @@ class Front:
         request = reservation.request
         request.state = State.WAITING
         self._reservations[request.id] = reservation
-        numbers = {
-            "prompt_tokens": request.prompt_tokens,
-            "max_tokens": request.max_tokens,
-            "priority": request.priority,
-            "slo_ttft_ns": request.slo.ttft_ns,
-            "slo_itl_ns": request.slo.itl_ns,
-            "ttft_limit_ns": request.slo.ttft_limit_ns,
-            "latest_start_ns": request.latest_start_ns,
-        }
-        self._listener(Decision(now, "submit", request.id, self.lanes.lane_of(request), numbers))
+        self._listener(submitted(request, self.lanes.lane_of(request), now))
         self.lanes.add(request, now)
-        if (at_ns := self._gives_up_at(request)) is not None:
-            heappush(self._give_up, (at_ns, request.id))
+        self._wait(request)
 
     def check_door(self, now: int) -> None:
         """Raise what `submit` would raise for any request at all: so that a refusal comes before its text is read."""
-        with self._counting_refusals("", now):
+        with self._counting_refusals("", now, None):
             self._check_open()
             self.admission.check_waiting()
 
+    # -- starting --------------------------------------------------------------------------------------------------
+
     def pull(self, accepts: Accepts, now: int) -> Request | None:
         """The next request for an engine that `accepts` it, or None. The caller must start what it is given."""
-        request = self.lanes.take(accepts, now)
+        request = self._next(accepts, now)
         if request is not None:
-            self.admission.start(self._reservations[request.id], now)
+            self._charge(request, request.prompt_tokens + self.fairness.expected_output_tokens(request))
             self._listener(Decision(now, "start", request.id, numbers={"waited_ns": now - request.arrival_ns}))
         return request
+
+    def _next(self, accepts: Accepts, now: int) -> Request | None:
+        if not self.admission.may_start:
+            return None
+        request = self.lanes.take(accepts, now)
+        if request is not None:
+            self._give_up.drop(request.id)
+            self.admission.start(self._reservations[request.id], now)
+        return request
+
+    def _charge(self, request: Request, tokens: int) -> None:
+        self._reservations[request.id].charged_tokens = tokens
+        self.fairness.charge(request.tenant, tokens)
+
+    def plan(self, now: int) -> list[Expire | Dispatch]:
+        """What should happen at `now`: who is turned away, who is sent where. Ask whenever something has changed."""
+        return [*self.expire(now), *self._dispatch(now)]
+
+    def _dispatch(self, now: int) -> Iterator[Dispatch]:
+        choice: Choice | None = None
+
+        def accepts(request: Request) -> Fit:
+            nonlocal choice
+            found = self.fleet.choose(request, self._reservations[request.id].tried, now)
+            choice = found if isinstance(found, Choice) else None
+            return found if isinstance(found, Fit) else Fit.START
+
+        while len(self.lanes) and self.fleet.has_room(now):
+            request = self._next(accepts, now)
+            if request is None or choice is None:
+                return
+            output_tokens = self.fairness.expected_output_tokens(request)
+            flight = self.fleet.send(request, choice.worker, output_tokens, now)
+            self._charge(request, flight.tokens)
+            request.state = move(request.state, State.PREFILL)
+            numbers = {"waited_ns": now - request.arrival_ns, **choice.terms}
+            self._listener(Decision(now, "dispatch", request.id, choice.worker, numbers))
+            yield Dispatch(request, choice.worker, choice)
+
+    # -- the fleet -------------------------------------------------------------------------------------------------
+
+    def add_worker(self, spec: WorkerSpec, now: int) -> None:
+        self.fleet.add(spec, now)
+        self._fleet_changed()
+
+    def remove_worker(self, worker_id: str, now: int) -> list[RequestId]:
+        """It gets nothing more. Returns who is still there; each is to be settled or `lost`, like any other."""
+        left = self.fleet.remove(worker_id, now)
+        self._fleet_changed()
+        return left
+
+    def observe(self, worker_id: str, load: WorkerLoad, now: int) -> None:
+        """What a worker says of itself; each signal counts from when it was true."""
+        self.fleet.observe(worker_id, load, now)
+        self._fleet_changed()
+
+    def _fleet_changed(self) -> None:
+        self.admission.kv_capacity_tokens = self.fleet.kv_capacity_tokens or self.admission.limits.kv_capacity_tokens
+
+    def began(self, request_id: RequestId, now: int) -> None:
+        """The first byte of a dispatched request came back."""
+        self.fleet.began(request_id, now)
+        request = self._reservations[request_id].request
+        if request.state is State.PREFILL:
+            request.state = move(request.state, State.DECODE)
+
+    def lost(
+        self, request_id: RequestId, now: int, *, began: bool = False, usage: Usage = NOTHING
+    ) -> WorkerLost | None:
+        """The worker of a dispatched request failed it. None: it waits again, where it stood, for another worker.
+
+        Otherwise it had begun, or has been tried often enough: it is settled, and this is what its owner is to hear.
+        """
+        reservation = self._reservations[request_id]
+        request = reservation.request
+        flight = self.fleet.flights[request_id]
+        reservation.tried += (flight.worker.spec.id,)
+        began = began or flight.began
+        if began or len(reservation.tried) >= MAX_ATTEMPTS:
+            self.settle(request_id, usage, now, end=State.FAILED, failed=True)
+            return WorkerLost(
+                "The worker failed while it was answering; what was sent is incomplete."
+                if began
+                else f"The request was tried on {len(reservation.tried)} workers, and all of them failed."
+            )
+        self.fleet.land(request, now, failed=True)
+        self.fairness.correct(request.tenant, -reservation.charged_tokens)
+        request.state = move(request.state, State.WAITING)
+        self.admission.put_back(reservation)
+        self.lanes.put_back(request, now)
+        self._wait(request)
+        self._listener(Decision(now, "return", request_id, reservation.tried[-1]))
+        return None
+
+    # -- the ladder ------------------------------------------------------------------------------------------------
+
+    def adapt(
+        self, now: int, *, kv_used_ratio: float | None = None, slo_met_ratio: float | None = None
+    ) -> list[LevelChange]:
+        """Let the ladder follow the load; call it a few times a second.
+
+        `kv_used_ratio` is an own engine's (the fleet's is known), `slo_met_ratio` of the requests that ended lately.
+        """
+        known = [ratio for ratio in (kv_used_ratio, self.fleet.kv_used_ratio(now)) if ratio is not None]
+        pressure = self.overload.pressure(self.admission, now, max(known, default=None), slo_met_ratio)
+        return self._tell(self.ladder.step(pressure, now), now)
+
+    def set_levels(self, modes: Mapping[Level, Mode], now: int) -> list[LevelChange]:
+        """Pin levels on or off, or leave them to the load again."""
+        return self._tell(self.ladder.set_modes(modes), now)
+
+    @property
+    def ladder(self) -> Ladder:
+        return self.overload.ladder
+
+    def _tell(self, changes: list[LevelChange], now: int) -> list[LevelChange]:
+        for change in changes:
+            why = f"{change.level.name.lower()}: {'on' if change.active else 'off'}"
+            self._listener(Decision(now, "ladder", "", why, {"height": change.height}))
+        return changes
+
+    # -- leaving ---------------------------------------------------------------------------------------------------
 
     def cancel(self, request_id: RequestId, now: int) -> bool:
         """Take a waiting request out. False when it does not wait here: its engine must be told instead."""
         reservation = self._reservations.get(request_id)
         if reservation is None or not reservation.waiting:
             return False
-        self._leave_waiting(reservation.request, State.CANCELLED)
+        self._leave_waiting(reservation.request, State.CANCELLED, now)
         self._listener(Decision(now, "cancel", request_id, "waiting"))
         return True
 
@@ -131,45 +296,46 @@ class Front:
         """No engine will ever take those who wait. Returns them; they are out of the waiting room, and settled."""
         failed = list(self.lanes)
         for request in failed:
-            self._leave_waiting(request, State.FAILED)
+            self._leave_waiting(request, State.FAILED, now)
             self._listener(Decision(now, "end", request.id, "failed"))
         return failed
 
-    def settle(self, request_id: RequestId, usage: Usage, now: int) -> None:
-        """A started request ended, however it ended, at this cost. Exactly once per pulled request, else KeyError."""
+    def settle(
+        self, request_id: RequestId, usage: Usage, now: int, *, end: State | None = None, failed: bool = False
+    ) -> None:
+        """A started request ended, however it ended, at this cost. Exactly once per started request, else KeyError.
+
+        `end` is the state it ended in, where no scheduler has moved it there; `failed`: by its worker's fault.
+        """
         reservation = self._reservations.pop(request_id)
+        request = reservation.request
         self._listener(Decision(now, "settle", request_id, numbers={"output_tokens": usage.output_tokens}))
-        self.admission.settle(reservation)
-        self.lanes.give_back(reservation.request)
+        self.fleet.land(request, now, failed=failed)
+        if end is not None:
+            request.state = move(request.state, end)
+        self.fairness.correct(request.tenant, usage.computed_tokens - reservation.charged_tokens)
+        self.fairness.learn(request.tenant, usage.output_tokens)
+        self.admission.settle(reservation, usage.computed_tokens, now)
+        self.lanes.give_back(request)
 
     def holds(self, request_id: RequestId) -> bool:
         """Is it inside, waiting or started?"""
         return request_id in self._reservations
 
     def expires(self, now: int) -> bool:
-        """May `plan` have somebody to turn away at `now`? Cheap, and wrong at most about those who left already."""
-        return bool(self._give_up) and self._give_up[0][0] <= now
+        """May `expire` have somebody to turn away at `now`? Cheap, and wrong at most about those who left already."""
+        return self._give_up.may_be_due(now)
 
-    def plan(self, now: int) -> list[Expire]:
-        """What should happen to waiting requests at `now`. They are out of the waiting room when this returns."""
-        expired = []
-        while self._give_up and self._give_up[0][0] <= now:
-            _, request_id = heappop(self._give_up)
-            reservation = self._reservations.get(request_id)
-            if reservation is None or not reservation.waiting:
-                continue
-            gives_up_at = self._gives_up_at(reservation.request)
-            if gives_up_at is not None and gives_up_at <= now:  # the entry may be of an earlier one of the same id
-                expired.append(self._expire(reservation.request, now))
-        return expired
+    def expire(self, now: int) -> list[Expire]:
+        """Those who have waited too long by `now`. They are out of the waiting room when this returns."""
+        return [self._expire(self._reservations[request_id].request, now) for request_id in self._give_up.due(now)]
 
     def predicted_ttft_ns(self, request: Request, now: int) -> float:
         """How long until a first token: the prompts that stand before it, at the rate they drain, and its own."""
-        ahead = sum(other.prompt_tokens for other in self.lanes if standing(other, now) <= standing(request, now))
-        prefill_ns = self._model.coefficients.prefill_ns
+        ahead = self.lanes.tokens_before(request, now)
         rate = self.admission.drain_tokens_per_ns
-        wait_ns = ahead / rate if rate else prefill_ns(0, ahead)
-        return wait_ns + prefill_ns(0, request.prompt_tokens)
+        wait_ns = ahead / rate if rate else self._promises.prefill_ns(ahead)
+        return wait_ns + (self.fleet.ttft_ns if self.remote else self._promises.prefill_ns(request.prompt_tokens))
 
     @property
     def not_ready_reason(self) -> str:
@@ -180,27 +346,18 @@ class Front:
         if self.not_ready_reason:
             raise Draining(self.not_ready_reason, retry_after_s=RETRY_WHEN_CLOSED_S)
 
-    def _check(self, request: Request) -> None:
+    def _check(self, request: Request, now: int) -> None:
         self._check_open()
+        if self.remote:
+            self.fleet.check_up(request, now)
         if request.id in self._reservations:
             raise InvalidRequest(f"A request with the id {request.id!r} is already in the service.", param="request_id")
         if request.prompt_tokens < 1:
             raise InvalidRequest("The prompt is empty; at least one token is needed.", param="prompt")
         if request.max_tokens < 1:
             raise InvalidRequest(f"max_tokens is {request.max_tokens}; at least 1 is needed.", param="max_tokens")
-
-    def _stamp(self, request: Request, now: int) -> None:
-        """Write down what its place in the order follows from."""
-        request.arrival_ns = now
-        # A promise that not even a lone stream could be kept would only keep everybody else out.
-        if 0 < request.slo.itl_ns < self._model.coefficients.predict_ns(Shape(0, 1, request.prompt_tokens)):
-            request.slo = replace(request.slo, itl_ns=0)
-        if self.limits.age_bound_ns:
-            request.aged_at_ns = now + self.limits.age_bound_ns
-        if request.slo.ttft_ns and self._policy.by_promise:
-            prefill_ns = self._model.coefficients.prefill_ns(0, request.prompt_tokens)
-            # 0 says that nothing was promised; a moment sooner changes nothing.
-            request.latest_start_ns = (now + request.slo.ttft_ns - int(prefill_ns)) or -1
+        if (limits := self.tenants.of(request.tenant)).lanes:
+            limits.check_lane(self.lanes.lane_of(request))
 
     def _check_ttft(self, request: Request, now: int) -> None:
         limit_ns = request.slo.ttft_limit_ns
@@ -214,18 +371,13 @@ class Front:
                 retry_after_s=self.admission.retry_after_s(),
             )
 
-    def _gives_up_at(self, request: Request) -> int | None:
-        """When it has waited out its time, or could not meet its limit any more if it started then; None for never."""
-        ends = []
-        if self.limits.queue_timeout_ns:
-            ends.append(request.arrival_ns + self.limits.queue_timeout_ns)
-        if request.slo.ttft_limit_ns:
-            prefill_ns = int(self._model.coefficients.prefill_ns(0, request.prompt_tokens))
-            ends.append(request.arrival_ns + request.slo.ttft_limit_ns - prefill_ns)
-        return min(ends, default=None)
+    def _wait(self, request: Request) -> None:
+        """It waits from now on, until it is started, leaves, or gives up."""
+        if (at_ns := self._promises.gives_up_at_ns(request)) is not None:
+            self._give_up.set(request.id, at_ns)
 
     def _expire(self, request: Request, now: int) -> Expire:
-        self._leave_waiting(request, State.EXPIRED)
+        self._leave_waiting(request, State.EXPIRED, now)
         waited_s = (now - request.arrival_ns) / NS_PER_S
         error = Expired(
             f"The request waited {waited_s:.1f} s without being started, and is turned away "
@@ -235,18 +387,21 @@ class Front:
         self._listener(Decision(now, "expire", request.id, numbers={"waited_ns": now - request.arrival_ns}))
         return Expire(request, error)
 
-    def _leave_waiting(self, request: Request, to: State) -> None:
+    def _leave_waiting(self, request: Request, to: State, now: int) -> None:
         self.lanes.remove(request.id)
         request.state = move(request.state, to)
         self.ended[to.value] = self.ended.get(to.value, 0) + 1
-        self.admission.settle(self._reservations.pop(request.id))
+        self._give_up.drop(request.id)
+        self.admission.settle(self._reservations.pop(request.id), 0, now)
 
     @contextmanager
-    def _counting_refusals(self, request_id: RequestId, now: int) -> Iterator[None]:
+    def _counting_refusals(self, request_id: RequestId, now: int, prompt_tokens: int | None) -> Iterator[None]:
         try:
             yield
         except HeadwayError as refusal:
             code = refusal.code or refusal.type
             self.refused[code] = self.refused.get(code, 0) + 1
+            if isinstance(refusal, Refused):
+                self.overload.demand.offered(1, prompt_tokens)
             self._listener(Decision(now, "refuse", request_id, code))
             raise

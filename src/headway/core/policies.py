@@ -23,6 +23,7 @@ class Policy:
     name: str
     paced: bool  # prefill is sized, and decode admitted, so that running sequences keep their ITL
     by_promise: bool  # prompts are fed in order of TTFT slack; otherwise in order of start
+    by_tenant: bool  # tenants take turns by what they were served; otherwise nobody looks whose a request is
     decode_first: bool  # decode comes before prefill; otherwise strictly in order of start
     whole_prompt_kv: bool  # a start needs KV for the whole prompt; otherwise for its first chunk
     start_after_preemption: bool  # something new may start in a step that preempted
@@ -61,6 +62,7 @@ HEADWAY = Policy(
     name="headway",
     paced=True,
     by_promise=True,
+    by_tenant=True,
     decode_first=True,
     whole_prompt_kv=True,
     start_after_preemption=True,
@@ -76,6 +78,7 @@ VLLM = Policy(
     name="vllm",
     paced=False,
     by_promise=False,
+    by_tenant=False,
     decode_first=False,
     whole_prompt_kv=False,
     start_after_preemption=False,

@@ -39,7 +39,9 @@ class State(Enum):
 
 MOVES: dict[State, frozenset[State]] = {
     State.WAITING: frozenset({State.PREFILL, State.CANCELLED, State.EXPIRED, State.FAILED}),
-    State.PREFILL: frozenset({State.DECODE, State.PREEMPTED, State.FINISHED, State.CANCELLED, State.FAILED}),
+    State.PREFILL: frozenset(  # back to WAITING: its worker failed before the first byte
+        {State.DECODE, State.PREEMPTED, State.WAITING, State.FINISHED, State.CANCELLED, State.FAILED}
+    ),
     State.DECODE: frozenset({State.PREEMPTED, State.FINISHED, State.CANCELLED, State.FAILED}),
     State.PREEMPTED: frozenset({State.PREFILL, State.CANCELLED, State.FAILED}),
     State.FINISHED: frozenset(),
@@ -143,12 +145,16 @@ class Slo:
 NO_SLO = Slo()
 
 
+# What one hash of `Request.prefix` stands for.
+PREFIX_TOKENS = 64
+
+
 @dataclass(slots=True, eq=False)
 class Request:
     """One prompt that wants one output. Immutable by convention after submission, except `state`."""
 
     id: RequestId
-    prompt: ReadOnlySequence[int]  # token ids
+    prompt: ReadOnlySequence[int]  # token ids; a `range` where only their number is known, as for a remote worker
     max_tokens: int  # a limit, not a prediction: no policy may know how long the output will be
     arrival_ns: int = 0
     params: SamplingParams = field(default_factory=SamplingParams)
@@ -156,9 +162,12 @@ class Request:
     priority: int = 0  # lower is sooner, as in vLLM
     slo: Slo = NO_SLO
     cache_scope: Hashable = ""  # a prefix is shared only between requests of equal scope
+    model: str = ""  # only workers that serve it; empty for any
+    pool: str = "online"  # the workers it is for, if there are any of that pool
+    prefix: tuple[int, ...] = ()  # of each leading block of PREFIX_TOKENS tokens, a hash of all up to its end
     # Set by the front when it lets the request in.
     latest_start_ns: int = 0  # when its prefill must begin for its TTFT to hold; 0 without a promise
-    aged_at_ns: int = 0  # from when on it goes before everybody younger; 0 for never
+    aged_at_ns: int = 0  # from when on it goes before everybody younger of its tenant; 0 for never
     state: State = State.WAITING
 
     @property
@@ -178,6 +187,11 @@ class Usage:
     prompt_tokens: int
     output_tokens: int
     cached_tokens: int = 0
+
+    @property
+    def computed_tokens(self) -> int:
+        """What its tenant is charged."""
+        return self.prompt_tokens - self.cached_tokens + self.output_tokens
 
 
 @dataclass(slots=True)

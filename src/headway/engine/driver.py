@@ -189,7 +189,7 @@ class Driver:
     def _turn_away(self, now: int) -> None:
         if self.front.expires(now):
             self.journals.stimulus("expire", now)
-            for expire in self.front.plan(now):
+            for expire in self.front.expire(now):
                 self._forget(expire.request.id, expire.error)
 
     def _plan(self) -> Step | None:

@@ -126,6 +126,9 @@ def request_stimulus(request: Request) -> dict[str, Any]:
         "priority": request.priority,
         "tenant": request.tenant,
         "scope": request.cache_scope,
+        "model": request.model,
+        "pool": request.pool,
+        "prefix": list(request.prefix),
         "slo": asdict(request.slo),
     }
 

@@ -110,7 +110,7 @@ class _Drive:
         idle = [engine for engine in self.engines if engine.ends_ns is None]
         if not idle:
             return
-        for expire in self.front.plan(now):
+        for expire in self.front.expire(now):
             self._leave(expire.request, "expired", expire.error)
         for engine in idle:
             if not engine.scheduler.busy and not len(self.front.lanes):

@@ -85,6 +85,9 @@ class _Core:
                 priority=one["priority"],
                 tenant=one["tenant"],
                 cache_scope=_hashable(one["scope"]),
+                model=one.get("model", ""),
+                pool=one.get("pool", "online"),
+                prefix=tuple(one.get("prefix", ())),
                 slo=Slo(**one["slo"]),
             )
             for one in line["requests"]
@@ -107,7 +110,7 @@ class _Core:
             self._settle(self.scheduler.cancel(line["request"], now), now)
 
     def _expire(self, _: Line, now: int) -> None:
-        self.front.plan(now)
+        self.front.expire(now)
 
     def _plan(self, _: Line, now: int) -> None:
         self.step = self.scheduler.plan(now)

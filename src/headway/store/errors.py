@@ -1,23 +1,12 @@
-"""What the store refuses or cannot do, with the fields an HTTP edge answers with.
-
-The fields are those of the core's error tree (`message`, `status`, `type`, `param`, `code`), but the store imports
-nothing of the core: it is a leaf that command lines and tests use alone.
-"""
+"""What the store refuses or cannot do: a branch of the one error tree."""
 
 from __future__ import annotations
 
+from headway.core.errors import HeadwayError
 
-class StoreError(Exception):
-    """Base of everything the store raises on purpose. `status` is a hint for an HTTP edge, nothing more."""
 
-    status: int = 500
-    type: str = "server_error"
-    code: str | None = None
-
-    def __init__(self, message: str, *, param: str | None = None) -> None:
-        super().__init__(message)
-        self.message = message
-        self.param = param
+class StoreError(HeadwayError):
+    """Base of everything the store raises on purpose."""
 
 
 class BadValue(StoreError):

@@ -1,0 +1,166 @@
+"""`Fleet`: the remote workers, who is in flight where, and where the next request may go."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from headway.core.decisions import Decision, Listener, ignore
+from headway.core.errors import ConfigError, NotFound, NoWorker
+from headway.core.lanes import Fit
+from headway.core.request import Request, RequestId
+from headway.core.routing import Choice, choose
+from headway.core.worker import Flight, WorkerLoad, WorkerSpec, WorkerState
+
+# How much one request counts in what is typical of them.
+TYPICAL_RATE = 0.05
+NS_PER_S = 1_000_000_000
+
+
+@dataclass(frozen=True, slots=True)
+class Dispatch:
+    """Send this request to that worker now."""
+
+    request: Request
+    worker: str
+    choice: Choice
+
+
+class Fleet:
+    """Nobody decides here who goes next: only where to."""
+
+    def __init__(self, listener: Listener = ignore) -> None:
+        self._listener = listener
+        self.workers: dict[str, WorkerState] = {}
+        self.flights: dict[RequestId, Flight] = {}
+        self.typical_tokens = 0.0  # of a request; 0 before the first
+
+    def add(self, spec: WorkerSpec, now: int) -> None:
+        if spec.id in self.workers:
+            raise ConfigError(f"Two workers are called {spec.id!r}.", param="worker")
+        self.workers[spec.id] = WorkerState(spec)
+        self._tell(spec.id, "added", now)
+
+    def remove(self, worker_id: str, now: int) -> list[RequestId]:
+        """It gets nothing more. Returns who is still there: they end as they end, or are `lost`."""
+        worker = self.worker(worker_id)
+        del self.workers[worker_id]
+        self._tell(worker_id, "removed", now)
+        return list(worker.flights)
+
+    def drain(self, worker_id: str, now: int, *, draining: bool = True) -> None:
+        """Send it nothing new; or, when not `draining`, let it have requests again."""
+        self.worker(worker_id).draining = draining
+        self._tell(worker_id, "drained" if draining else "undrained", now)
+
+    def worker(self, worker_id: str) -> WorkerState:
+        if worker_id not in self.workers:
+            raise NotFound(f"There is no worker {worker_id!r}.")
+        return self.workers[worker_id]
+
+    def observe(self, worker_id: str, load: WorkerLoad, now: int) -> None:
+        self.worker(worker_id).observe(load, now)
+
+    def health(self, worker_id: str, now: int, *, well: bool) -> None:
+        """What a health check found."""
+        worker = self.worker(worker_id)
+        with_trust = worker.breaker.trust(now)
+        if well:
+            worker.breaker.is_back(now)
+        else:
+            worker.breaker.failed(now)
+        self._tell_trust(worker, with_trust, now)
+
+    # -- where to ------------------------------------------------------------------------------------------------
+
+    def check_up(self, request: Request, now: int) -> None:
+        """Raises `NoWorker` when nobody that could serve `request` is up, `NotFound` when nobody serves its model."""
+        pool = self._pool(request)
+        if self.workers and not pool:
+            raise NotFound(f"No worker serves the model {request.model!r}.", param="model", code="model_not_found")
+        usable = [worker for worker in pool if not worker.draining]
+        if not any(worker.breaker.allows(now) for worker in usable):
+            waits_ns = min((worker.breaker.retry_after_ns(now) for worker in usable), default=0)
+            raise NoWorker(
+                "No worker that could serve this request is up; they are tried again shortly.",
+                retry_after_s=max(1.0, waits_ns / NS_PER_S),
+            )
+
+    def has_room(self, now: int) -> bool:
+        """Could anybody be sent anywhere? Cheap: what a front asks before it looks for whose turn it is."""
+        return any(
+            worker.window.open(len(worker.flights)) and worker.breaker.allows(now) and not worker.draining
+            for worker in self.workers.values()
+        )
+
+    def choose(self, request: Request, tried: tuple[str, ...], now: int) -> Choice | Fit:
+        """Where `request` should go now; or what it waits for. Workers that were `tried` only when no other is up."""
+        up = [worker for worker in self._pool(request) if not worker.draining and worker.breaker.allows(now)]
+        fresh = [worker for worker in up if worker.spec.id not in tried] if tried else up
+        able = fresh or up
+        roomy = [worker for worker in able if worker.window.open(len(worker.flights))]
+        if not roomy:
+            return Fit.OTHER if len(able) < len(up) else Fit.OTHER_KIND
+        tokens = request.prompt_tokens
+        fitting = [worker for worker in roomy if worker.window.holds(worker.tokens, tokens)]
+        if not fitting:
+            return Fit.NO_KV
+        return choose(fitting, request, max(1.0, self.typical_tokens or request.prompt_tokens), now)
+
+    def _pool(self, request: Request) -> list[WorkerState]:
+        """Those that serve its model: of its pool, or of any when there is no such pool."""
+        serving = [worker for worker in self.workers.values() if worker.serves(request.model)]
+        return [worker for worker in serving if worker.spec.pool == request.pool] or serving
+
+    # -- who is where --------------------------------------------------------------------------------------------
+
+    def send(self, request: Request, worker_id: str, output_tokens: int, now: int) -> Flight:
+        worker = self.workers[worker_id]
+        before = worker.breaker.trust(now)
+        flight = self.flights[request.id] = worker.send(request, output_tokens, now)
+        tokens = request.prompt_tokens + output_tokens
+        self.typical_tokens += (tokens - self.typical_tokens) * (TYPICAL_RATE if self.typical_tokens else 1.0)
+        self._tell_trust(worker, before, now)
+        return flight
+
+    def began(self, request_id: RequestId, now: int) -> None:
+        flight = self.flights[request_id]
+        if not flight.began:
+            before = flight.worker.breaker.trust(now)
+            flight.worker.began(flight, now)
+            self._tell_trust(flight.worker, before, now)
+
+    def land(self, request: Request, now: int, *, failed: bool = False) -> Flight | None:
+        """It is nowhere any more. None when it was at no worker of ours."""
+        flight = self.flights.pop(request.id, None)
+        if flight is not None:
+            before = flight.worker.breaker.trust(now)
+            flight.worker.land(request, now)
+            if failed:
+                flight.worker.breaker.failed(now)
+            self._tell_trust(flight.worker, before, now)
+        return flight
+
+    # -- all of them together ------------------------------------------------------------------------------------
+
+    @property
+    def kv_capacity_tokens(self) -> int:
+        """Of all workers together; 0 when one of them does not say."""
+        signals = [worker.load.kv_capacity_tokens for worker in self.workers.values()]
+        return sum(int(signal.value) if signal is not None else 0 for signal in signals) if all(signals) else 0
+
+    def kv_used_ratio(self, now: int) -> float | None:
+        """The mean over those that are known; None when none is."""
+        known = [ratio for worker in self.workers.values() if (ratio := worker.kv_used_ratio(now)) is not None]
+        return sum(known) / len(known) if known else None
+
+    @property
+    def ttft_ns(self) -> float:
+        """What a first token takes once its request is sent: the best worker's mean; 0 before anything is known."""
+        return min((worker.ttft_ns for worker in self.workers.values() if worker.ttft_ns), default=0.0)
+
+    def _tell(self, worker_id: str, what: str, now: int) -> None:
+        self._listener(Decision(now, "worker", "", f"{worker_id}: {what}"))
+
+    def _tell_trust(self, worker: WorkerState, before: object, now: int) -> None:
+        if (trust := worker.breaker.trust(now)) is not before:
+            self._tell(worker.spec.id, trust.value, now)

@@ -1,0 +1,245 @@
+"""`WorkerState`: what the front knows of one remote worker: what it says of itself, and what was sent there since.
+
+Signals are late: a burst sent between two of them must not go where the last one was idle. So own requests are counted
+as they are sent and end, and a signal only tells what there is beside them (`foreign`), less and less as it ages.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from dataclasses import dataclass, fields, replace
+
+from headway.core.breaker import Breaker
+from headway.core.errors import ConfigError
+from headway.core.request import PREFIX_TOKENS, Request, RequestId
+from headway.core.window import Window
+
+# A signal is believed whole for so long, then half as much with each half-life, and from `FORGOTTEN_NS` on not at all.
+FRESH_NS = 250_000_000
+HALF_LIFE_NS = 1_000_000_000
+FORGOTTEN_NS = 10_000_000_000
+# What counts as one burst, see `routing.py`.
+BURST_NS = 1_000_000_000
+# How many leading blocks a worker is taken to keep in its prefix cache, least recently used out first.
+PREFIXES = 4_096
+# How much the latest first token counts beside those before it, and each request in how long they wait for theirs.
+TTFT_RATE, STAY_RATE = 0.2, 0.1
+# Of its stay a request may spend so much before its first byte without having queued: prompts take time too.
+EASY_WAIT_RATIO = 0.25
+
+
+@dataclass(frozen=True, slots=True)
+class WorkerSpec:
+    """What an operator says of a worker. No `models` named means any; `most_sequences` 0 leaves it to the window."""
+
+    id: str
+    pool: str = "online"
+    models: frozenset[str] = frozenset()
+    weight: float = 1.0  # its share of the work, beside the others
+    first_sequences: int = 8  # in flight, before anything is known
+    most_sequences: int = 0
+
+    def __post_init__(self) -> None:
+        if not self.weight > 0:
+            raise ConfigError(f"The weight of worker {self.id} is {self.weight}; it must be above 0.", param="weight")
+
+
+@dataclass(frozen=True, slots=True)
+class Signal:
+    """A value, and when it was true."""
+
+    value: float
+    at_ns: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WorkerLoad:
+    """What a worker says of itself. None is unknown, and unknown is never zero."""
+
+    running: Signal | None = None  # sequences
+    waiting: Signal | None = None  # sequences
+    kv_used_ratio: Signal | None = None
+    kv_capacity_tokens: Signal | None = None
+    batch_tokens: Signal | None = None  # in its last steps
+    ttft_s: Signal | None = None  # recent
+    itl_s: Signal | None = None  # recent
+    memory_headroom_ratio: Signal | None = None
+
+    @classmethod
+    def at(cls, at_ns: int, **values: float | None) -> WorkerLoad:
+        """Signals that were all true at one time."""
+        return cls(**{name: Signal(value, at_ns) for name, value in values.items() if value is not None})
+
+    def updated(self, newer: WorkerLoad) -> WorkerLoad:
+        """Of each signal the one that was true last: neither silence nor an old answer overwrites what is known."""
+        changes = {}
+        for name in LOAD_FIELDS:
+            new, old = getattr(newer, name), getattr(self, name)
+            if new is not None and (old is None or new.at_ns >= old.at_ns):
+                changes[name] = new
+        return replace(self, **changes)
+
+
+LOAD_FIELDS = tuple(field.name for field in fields(WorkerLoad))
+UNKNOWN = WorkerLoad()
+
+
+def belief(signal: Signal | None, now: int) -> float:
+    """How much a signal counts at `now`: 1 when fresh, 0 when unknown or forgotten."""
+    if signal is None or now - signal.at_ns >= FORGOTTEN_NS:
+        return 0.0
+    return float(0.5 ** (max(0, now - signal.at_ns - FRESH_NS) / HALF_LIFE_NS))
+
+
+class Flight:
+    """One request at one worker. Its prompt is work until its first byte, its output until it ends."""
+
+    __slots__ = ("began", "output_tokens", "probes", "prompt_tokens", "recent", "sent_ns", "wait_ns", "worker")
+
+    def __init__(self, worker: WorkerState, prompt_tokens: int, output_tokens: int, now: int) -> None:
+        self.worker = worker
+        self.sent_ns = now
+        self.prompt_tokens = prompt_tokens  # that are not cached, as far as we know
+        self.output_tokens = output_tokens  # as expected
+        self.began = False
+        self.wait_ns = 0  # until its first byte
+        self.recent = True
+        self.probes = False
+
+    @property
+    def tokens(self) -> int:
+        return self.prompt_tokens + self.output_tokens
+
+
+class WorkerState:
+    """Counters are kept as requests are sent, begin and end; a law recounts them."""
+
+    def __init__(self, spec: WorkerSpec) -> None:
+        self.spec = spec
+        self.window = Window(spec.first_sequences, spec.most_sequences)
+        self.breaker = Breaker()
+        self.draining = False
+        self.load = UNKNOWN
+        self.flights: dict[RequestId, Flight] = {}
+        self.tokens = 0  # of those in flight
+        self.work_tokens = 0  # of them, what is still to be computed
+        self.ttft_ns = 0.0  # recent, as measured here; 0 before any
+        self._foreign: Signal | None = None  # sequences inside it that are not ours
+        self._changes: deque[tuple[int, int]] = deque()  # when so many more (or fewer) of ours were there
+        self._recent: deque[Flight] = deque()
+        self._recent_count = 0
+        self._prefixes: dict[int, None] = {}
+        self._wait_ns = self._stay_ns = 0.0  # of those that ended: until the first byte, and altogether, on average
+
+    # -- what it says --------------------------------------------------------------------------------------------
+
+    def observe(self, load: WorkerLoad, now: int) -> None:
+        self.load = self.load.updated(load)
+        running, waiting = self.load.running, self.load.waiting
+        if running is not None and load.running is running:
+            inside = running.value + (waiting.value if waiting is not None else 0.0)
+            self._foreign = Signal(max(0.0, inside - self._ours_at(running.at_ns)), running.at_ns)
+        capacity = self.load.kv_capacity_tokens
+        if capacity is not None:
+            self.window.tokens = min(self.window.tokens, capacity.value)
+        if load.waiting is not None and load.waiting is waiting:
+            self._adjust(waiting.value, now, told=True)
+
+    def _adjust(self, queued: float, now: int, *, told: bool) -> None:
+        self.window.adjust(now, queued=queued, sequences=len(self.flights), tokens=self.tokens, told=told)
+
+    def _adjust_by_waits(self, now: int) -> None:
+        """Where it does not say what queues: by how much of their stay requests wait for their first byte."""
+        if self._stay_ns and not belief(self.load.waiting, now):
+            waits = self._wait_ns / self._stay_ns - EASY_WAIT_RATIO
+            self._adjust(len(self.flights) * max(0.0, waits), now, told=False)
+
+    def foreign(self, now: int) -> float:
+        """Sequences inside it that are not ours, as far as is believed."""
+        return self._foreign.value * belief(self._foreign, now) if self._foreign is not None else 0.0
+
+    def kv_used_ratio(self, now: int) -> float | None:
+        """As it says, and with what was sent since. None when that is too long ago, or unknown."""
+        used, capacity = self.load.kv_used_ratio, self.load.kv_capacity_tokens
+        if used is None or not belief(used, now):
+            return None
+        since = 0
+        if capacity is not None and capacity.value > 0:
+            for flight in reversed(self.flights.values()):
+                if flight.sent_ns < used.at_ns:
+                    break
+                since += flight.prompt_tokens
+            return min(1.0, used.value + since / capacity.value)
+        return min(1.0, used.value)
+
+    def _ours_at(self, at_ns: int) -> int:
+        return len(self.flights) - sum(change for when, change in self._changes if when > at_ns)
+
+    # -- what is sent there --------------------------------------------------------------------------------------
+
+    def serves(self, model: str) -> bool:
+        return not model or not self.spec.models or model in self.spec.models
+
+    def cached_tokens(self, request: Request) -> int:
+        """How much of its prompt was sent there before, and probably still lies in its prefix cache."""
+        for at in range(len(request.prefix), 0, -1):
+            if request.prefix[at - 1] in self._prefixes:
+                return min(at * PREFIX_TOKENS, request.prompt_tokens - 1)
+        return 0
+
+    def recent(self, now: int) -> int:
+        """How many of those in flight belong to the burst that is going on."""
+        while self._recent and self._recent[0].sent_ns <= now - BURST_NS:
+            flight = self._recent.popleft()
+            self._recent_count -= flight.recent
+            flight.recent = False
+        return self._recent_count
+
+    def send(self, request: Request, output_tokens: int, now: int) -> Flight:
+        cached_tokens = self.cached_tokens(request)
+        flight = Flight(self, request.prompt_tokens - cached_tokens, output_tokens, now)
+        flight.probes = self.breaker.sent(now)
+        self.flights[request.id] = flight
+        self.tokens += request.prompt_tokens + output_tokens
+        self.work_tokens += flight.tokens
+        self._recent.append(flight)
+        self._recent_count += 1
+        self._changed(1, now)
+        for block in request.prefix:
+            self._prefixes.pop(block, None)
+            self._prefixes[block] = None
+        while len(self._prefixes) > PREFIXES:
+            del self._prefixes[next(iter(self._prefixes))]
+        return flight
+
+    def began(self, flight: Flight, now: int) -> None:
+        """Its first byte came."""
+        flight.began = True
+        self.breaker.succeeded()
+        self.work_tokens -= flight.prompt_tokens
+        self.window.done(flight.prompt_tokens, ended=False)
+        flight.wait_ns = now - flight.sent_ns
+        self.ttft_ns += (flight.wait_ns - self.ttft_ns) * (TTFT_RATE if self.ttft_ns else 1.0)
+
+    def land(self, request: Request, now: int) -> None:
+        """A request is not there any more, however it ended."""
+        flight = self.flights.pop(request.id)
+        self.tokens -= request.prompt_tokens + flight.output_tokens
+        self.work_tokens -= flight.output_tokens if flight.began else flight.tokens
+        self._recent_count -= flight.recent
+        flight.recent = False
+        self._changed(-1, now)
+        if flight.began:
+            self.window.done(flight.output_tokens, ended=True)
+            self._wait_ns += (flight.wait_ns - self._wait_ns) * STAY_RATE
+            self._stay_ns += (now - flight.sent_ns - self._stay_ns) * STAY_RATE
+        elif flight.probes:
+            self.breaker.nothing_learnt()
+        self._adjust_by_waits(now)
+
+    def _changed(self, change: int, now: int) -> None:
+        self._changes.append((now, change))
+        signal = self.load.running
+        known_ns = max(now - FORGOTTEN_NS, signal.at_ns if signal is not None else 0)
+        while self._changes and self._changes[0][0] <= known_ns:
+            self._changes.popleft()
