@@ -7,8 +7,7 @@ import math
 import msgspec
 from msgspec import Struct
 
-from headway.core.admission import MAX_RETRY_AFTER_S
-from headway.core.errors import HeadwayError, Refused
+from headway.core.errors import MAX_RETRY_AFTER_S, HeadwayError, Refused
 
 
 class Error(Struct, kw_only=True):

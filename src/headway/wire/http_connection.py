@@ -1,0 +1,399 @@
+"""`Connection` and `Pool`: HTTP/1.1 to one server over sockets that are kept open, one call at a time on each.
+
+No timers, no retries and no buffers here: a `Receiver` hears of an answer as it is parsed. What was not asked for is
+never handed to anybody: a byte after the end of an answer, or on a connection that nobody uses, closes it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import ssl
+from collections.abc import Callable
+from dataclasses import dataclass
+from time import monotonic_ns
+from typing import Protocol
+
+import httptools
+
+MAX_FRAMING_BYTES = 64 * 1024  # of a head, or of anything else between two pieces of a body
+JOINED_BYTES = 32 * 1024  # a head and a body that are sent as one
+NS_PER_S = 1_000_000_000
+
+Headers = list[tuple[bytes, bytes]]
+
+
+class HttpFault(Exception):
+    """A call got no answer, or not all of one."""
+
+
+class NoConnection(HttpFault):
+    """There was none to be had. Nothing was sent."""
+
+
+class Cut(HttpFault):
+    """The connection ended before the answer did."""
+
+
+class NotHttp(HttpFault):
+    """The server's bytes are no HTTP/1.1 response, or one larger than anybody sends."""
+
+
+class TooSlow(HttpFault):
+    """A limit of time has passed."""
+
+
+class Receiver(Protocol):
+    """Who is told what happens to a call. Times are of `time.monotonic_ns`: when the bytes arrived."""
+
+    reused: bool  # the connection had served before
+
+    def on_head(self, status: int, headers: Headers, now_ns: int) -> None:
+        """Names in lower case, in order, as often as they came."""
+
+    def on_body(self, data: bytes, now_ns: int) -> None: ...
+    def on_complete(self, now_ns: int) -> None: ...
+    def on_broken(self, fault: HttpFault, now_ns: int, *, answered: bool) -> None:
+        """No more will come. `answered`: at least a byte of an answer did."""
+
+
+class Inbox(Protocol):
+    """Takes what arrives and has it `read` later: for those who stamp first and parse when there is time."""
+
+    def put(self, connection: Connection, data: bytes) -> None:
+        """An empty read is the end of the connection."""
+
+
+@dataclass(frozen=True, slots=True)
+class Server:
+    host: str
+    port: int
+    tls: ssl.SSLContext | None = None
+    server_name: str = ""  # that its certificate must have; empty for `host`
+
+
+class Connection(asyncio.Protocol):
+    """One socket, one call at a time."""
+
+    __slots__ = (
+        "_answered",
+        "_bodiless",
+        "_complete",
+        "_framing_bytes",
+        "_headers",
+        "_in_body",
+        "_keep",
+        "_lost",
+        "_now_ns",
+        "_parser",
+        "_paused",
+        "_pool",
+        "_receiver",
+        "_status",
+        "_surplus",
+        "_transport",
+        "_until_closed",
+        "alive",
+        "idle_since_ns",
+        "served",
+    )
+
+    def __init__(self, pool: Pool) -> None:
+        self._pool = pool
+        self._transport: asyncio.Transport | None = None
+        self._receiver: Receiver | None = None
+        self._parser: httptools.HttpResponseParser | None = httptools.HttpResponseParser(self)
+        self._lost: Exception | None = None
+        self._headers: Headers = []
+        self._status = 0
+        self._now_ns = 0
+        self._framing_bytes = 0  # fed since the last piece of a body
+        self._answered = False  # a byte of the answer to the present call came
+        self._in_body = False  # its head did
+        self._bodiless = False  # it has no body, whatever its head says: the answer to a HEAD
+        self._until_closed = False  # its body ends where the connection does
+        self._complete = self._keep = self._surplus = self._paused = False
+        self.alive = True
+        self.served = 0
+        self.idle_since_ns = 0
+
+    # -- asyncio's side ------------------------------------------------------------------------------------------------
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self._transport = transport  # type: ignore[assignment] # a stream's transport
+        if self.alive:
+            self._pool.connections.add(self)
+        else:  # given up while it was being made
+            self.close()
+
+    def data_received(self, data: bytes) -> None:
+        inbox = self._pool.inbox
+        if inbox is None:
+            self.read(data, monotonic_ns())
+        else:
+            inbox.put(self, data)
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self.alive = False
+        self._lost = exc
+        self._pool.connections.discard(self)
+        self.data_received(b"")
+
+    # -- ours ----------------------------------------------------------------------------------------------------------
+
+    def carry(self, receiver: Receiver, head: bytes, body: bytes = b"", *, bodiless: bool = False) -> None:
+        """Send a request; `receiver` hears of the answer."""
+        assert self._receiver is None, "one call at a time"
+        assert self._transport is not None, "not connected"
+        receiver.reused = self.served > 0
+        self._receiver = receiver
+        self._bodiless = bodiless
+        self._answered = self._in_body = self._until_closed = self._complete = False
+        self._framing_bytes = 0
+        self.served += 1
+        if len(body) <= JOINED_BYTES:
+            self._transport.write(head + body)
+        else:  # not copied
+            self._transport.write(head)
+            self._transport.write(body)
+
+    def pause(self) -> None:
+        """Read nothing more, so that the server has to wait."""
+        if self.alive and not self._paused and self._transport is not None:
+            self._paused = True
+            self._transport.pause_reading()
+
+    def resume(self) -> None:
+        if self.alive and self._paused and self._transport is not None:
+            self._paused = False
+            self._transport.resume_reading()
+
+    def close(self) -> None:
+        """Forget the call and close at once: whatever is on its way is nobody's."""
+        self.alive = False
+        self._pool.connections.discard(self)  # a transport that was never finished does not tell of its end
+        self._receiver = None
+        self._parser = None  # it refers to us: no cycle is left behind
+        if self._transport is not None:
+            self._transport.abort()
+            self._transport = None
+
+    def give_up(self, fault: HttpFault) -> None:
+        """Close, and tell whoever is waiting."""
+        receiver = self._receiver
+        self.close()
+        if receiver is not None:
+            receiver.on_broken(fault, monotonic_ns(), answered=self._answered)
+
+    def read(self, data: bytes, at_ns: int) -> None:
+        """What arrived at `at_ns`, in order."""
+        self._now_ns = at_ns
+        if not data:
+            self._ended()
+        elif self._receiver is None:
+            self.close()  # nobody asked
+        elif self._parser is not None:
+            self._answered = True
+            self._framing_bytes += len(data)
+            fault = self._feed(self._parser, data)
+            if self._complete:
+                self._finish(sound=fault is None and not self._surplus)
+            elif fault is not None:
+                self.give_up(fault)
+            elif self._framing_bytes > MAX_FRAMING_BYTES and self._receiver is not None:
+                part = "chunk's head or trailer" if self._in_body else "head"
+                self.give_up(NotHttp(f"the answer's {part} is larger than {MAX_FRAMING_BYTES} bytes"))
+
+    @staticmethod
+    def _feed(parser: httptools.HttpResponseParser, data: bytes) -> HttpFault | None:
+        try:
+            parser.feed_data(data)
+        except httptools.HttpParserCallbackError as error:
+            raise (error.__context__ or error) from None  # a defect of ours, not of the server
+        except httptools.HttpParserUpgrade:
+            return NotHttp("the server wants another protocol")
+        except httptools.HttpParserError as error:
+            return NotHttp(f"the answer is not HTTP/1.1: {error}")
+        return None
+
+    def _finish(self, *, sound: bool) -> None:
+        receiver, self._receiver = self._receiver, None
+        if receiver is None:
+            return  # closed meanwhile
+        if sound and self._keep and self._all_sent():
+            self.resume()
+            self._pool.release(self, self._now_ns)  # before the call ends, so that what it starts can go this way
+        else:
+            self.close()
+        receiver.on_complete(self._now_ns)
+
+    def _all_sent(self) -> bool:
+        return self.alive and self._transport is not None and not self._transport.get_write_buffer_size()
+
+    def _ended(self) -> None:
+        receiver = self._receiver
+        self.close()
+        if receiver is None:
+            return
+        if self._until_closed and self._lost is None:
+            receiver.on_complete(self._now_ns)
+            return
+        fault = Cut("connection closed" if self._lost is None else f"connection lost: {self._lost}")
+        fault.__cause__ = self._lost
+        receiver.on_broken(fault, self._now_ns, answered=self._answered)
+
+    # -- httptools' side -----------------------------------------------------------------------------------------------
+
+    def on_message_begin(self) -> None:
+        if self._complete:
+            self._surplus = True  # a second answer to one question
+        else:
+            self._headers = []
+
+    def on_header(self, name: bytes, value: bytes) -> None:
+        if not self._in_body:  # else it is a trailer
+            self._headers.append((name.lower(), value))
+
+    def on_headers_complete(self) -> None:
+        if self._surplus or self._parser is None or self._receiver is None:
+            return
+        status = self._parser.get_status_code()
+        if 100 <= status < 200:
+            return  # 100 Continue, 103 Early Hints: the answer is still to come
+        self._status, self._in_body = status, True
+        self._framing_bytes = 0
+        names = {name: value for name, value in self._headers if name in _FRAMING}
+        chunked = b"chunked" in names.get(b"transfer-encoding", b"").lower()
+        self._until_closed = not (b"content-length" in names or chunked or status in (204, 304))
+        self._receiver.on_head(status, self._headers, self._now_ns)
+        if self._bodiless:
+            self._complete, self._keep = True, False
+
+    def on_body(self, data: bytes) -> None:
+        self._framing_bytes = 0
+        if self._receiver is not None and not self._complete:
+            self._receiver.on_body(data, self._now_ns)
+
+    def on_message_complete(self) -> None:
+        if self._in_body and not self._complete and self._parser is not None:
+            self._complete, self._keep = True, self._parser.should_keep_alive()
+
+
+_FRAMING = frozenset((b"content-length", b"transfer-encoding"))
+
+
+class Pool:
+    """Connections to one server: as many as there are calls at once. The last used is used again first.
+
+    One that was idle for `idle_s` is closed: most servers close theirs after 5 s, and a request that crosses with that
+    close is lost.
+    """
+
+    def __init__(
+        self, server: Server, *, connect_timeout_s: float = 5.0, idle_s: float = 4.0, inbox: Inbox | None = None
+    ) -> None:
+        self.server = server
+        self.inbox = inbox
+        self.idle: list[Connection] = []
+        self.connections: set[Connection] = set()
+        self.opened = 0
+        self._connect_timeout_s = connect_timeout_s
+        self._idle_ns = int(idle_s * NS_PER_S)
+        self._opening: dict[asyncio.Task[None], Callable[[Connection | HttpFault], None]] = {}
+        self._sweeping: asyncio.TimerHandle | None = None
+        self._closed = False
+
+    def take(self) -> Connection | None:
+        """An idle connection, or None."""
+        while self.idle:
+            connection = self.idle.pop()
+            if connection.alive and monotonic_ns() - connection.idle_since_ns < self._idle_ns:
+                return connection
+            connection.close()
+        return None
+
+    def release(self, connection: Connection, now_ns: int) -> None:
+        """It may carry another call."""
+        if self._closed:
+            connection.close()
+            return
+        connection.idle_since_ns = now_ns
+        self.idle.append(connection)
+        if self._sweeping is None:
+            self._sweeping = asyncio.get_running_loop().call_later(self._idle_ns / NS_PER_S, self._sweep)
+
+    def _sweep(self) -> None:
+        """The oldest are first."""
+        self._sweeping = None
+        now_ns = monotonic_ns()
+        old = [one for one in self.idle if not one.alive or now_ns - one.idle_since_ns >= self._idle_ns]
+        self.idle = [one for one in self.idle if one.alive and now_ns - one.idle_since_ns < self._idle_ns]
+        for connection in old:
+            connection.close()
+        if self.idle:
+            wait_ns = self.idle[0].idle_since_ns + self._idle_ns - now_ns
+            self._sweeping = asyncio.get_running_loop().call_later(max(0.001, wait_ns / NS_PER_S), self._sweep)
+
+    def open(self, ready: Callable[[Connection | HttpFault], None]) -> asyncio.Task[None]:
+        """Connect; `ready` gets the connection or what went wrong. Cancel the task to give up."""
+        task = asyncio.get_running_loop().create_task(self._open(ready))
+        self._opening[task] = ready
+        task.add_done_callback(lambda done: self._opening.pop(done, None))
+        return task
+
+    async def _open(self, ready: Callable[[Connection | HttpFault], None]) -> None:
+        server, connection, made = self.server, Connection(self), False
+        try:
+            async with asyncio.timeout(self._connect_timeout_s):
+                await asyncio.get_running_loop().create_connection(
+                    lambda: connection,
+                    server.host,
+                    server.port,
+                    ssl=server.tls,
+                    server_hostname=(server.server_name or server.host) if server.tls is not None else None,
+                )
+        except TimeoutError:
+            ready(NoConnection(f"no connection within {self._connect_timeout_s:g} s"))
+        except (OSError, ssl.SSLError) as error:
+            fault = NoConnection(words_of(error))
+            fault.__cause__ = error
+            ready(fault)
+        else:
+            made = True
+            self.opened += 1
+            ready(connection)
+        finally:
+            if not made:
+                connection.close()  # it may be half open
+
+    def move(self, server: Server) -> None:
+        """The server is elsewhere now. Calls in flight are not touched."""
+        self.server = server
+        self._drop_idle()
+
+    def _drop_idle(self) -> None:
+        idle, self.idle = self.idle, []
+        for connection in idle:
+            connection.close()
+
+    async def close(self) -> None:
+        """Every call in flight is told. The pool takes nobody any more."""
+        self._closed = True
+        if self._sweeping is not None:
+            self._sweeping.cancel()
+            self._sweeping = None
+        for task, ready in tuple(self._opening.items()):
+            task.cancel()
+            ready(NoConnection("the client is being closed"))
+        self._drop_idle()
+        for connection in tuple(self.connections):
+            connection.give_up(Cut("the client is being closed"))
+        await asyncio.sleep(0)
+
+
+def words_of(error: Exception) -> str:
+    """A failure to connect in few words."""
+    if isinstance(error, ConnectionRefusedError):
+        return "connection refused"
+    if isinstance(error, ssl.SSLError):
+        return f"TLS failed: {getattr(error, 'verify_message', '') or error.reason or error}"
+    return str(error) or type(error).__name__

@@ -1,0 +1,1 @@
+"""Servers that run models, behind one protocol: `Worker`. What they say of themselves has an age."""
