@@ -301,6 +301,23 @@ async def test_a_defect_while_telling_ends_hang_nobody(monkeypatch):
         await rig.empty()
 
 
+@pytest.mark.parametrize("jump_s", [3600.0, -3600.0], ids=["ahead", "back"])
+async def test_a_clock_that_jumps_loses_nobody(jump_s):
+    """A machine that slept, or a clock that was set: waits may expire, nothing hangs, and the next ones are served."""
+    async with Rig(max_num_seqs=2, queue_timeout_s=60.0) as rig:
+        rig.executor.step_s = 0.005
+        streams = [rig.submit(max_tokens=40) for _ in range(8)]
+        reading = [asyncio.create_task(read(stream)) for stream in streams]
+        await asyncio.sleep(0.05)
+        rig.driver.clock = lambda: time.monotonic_ns() + int(jump_s * NS_PER_S)
+        ends = await asyncio.wait_for(asyncio.gather(*reading, return_exceptions=True), 20)
+        assert all(not isinstance(end, BaseException) or isinstance(end, Expired) for end in ends)
+        assert sum(not isinstance(end, BaseException) for end in ends) >= 2  # those that ran
+        await rig.empty()
+        _, deltas = await read(rig.submit(max_tokens=4))
+        assert deltas[-1].finish_reason == "length"
+
+
 async def test_one_row_may_fail_alone():
     async with Rig() as rig:
         rig.executor.gate.clear()

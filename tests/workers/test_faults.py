@@ -243,6 +243,13 @@ async def test_nothing_is_left_behind_after_many_ends():
         finally:
             answer.close()
 
+    def alive() -> set[int]:
+        gc.collect()
+        names = ("Exchange", "RemoteAnswer", "Connection")
+        found = (each for each in gc.get_objects() if type(each).__name__ in names)
+        return {id(each) for each in found if type(each).__module__.startswith("headway")}
+
+    others = alive()  # what other tests of this process still hold
     async with scripted(script) as server:
         worker = remote(server.url)
         for _ in range(5):
@@ -250,9 +257,7 @@ async def test_nothing_is_left_behind_after_many_ends():
         await worker.close()
         await until(lambda: server.open == 0)
         assert not worker.connections
-        gc.collect()
-        left = [one for one in gc.get_objects() if type(one).__name__ in ("Exchange", "RemoteAnswer", "Connection")]
-        assert not [one for one in left if "headway" in type(one).__module__]
+        assert not alive() - others
 
 
 @pytest.mark.parametrize(
