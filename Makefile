@@ -23,8 +23,8 @@ install: $(RUNTIME) ## virtual environment and what serving needs
 serve: $(FETCHED) ## set up if needed, then serve the default model (ARGS="--port 9000 ...")
 	@exec $(BIN)/headway serve $(MODEL) $(ARGS)
 
-test: $(FETCHED) $(DEV) ## the whole test suite (ARGS="-k name ...")
-	$(BIN)/python -m pytest $(ARGS)
+test: $(FETCHED) $(DEV) ## the whole test suite, a file at a time on each core (ARGS="-k name ...")
+	$(BIN)/python -m pytest --numprocesses=auto --dist=loadfile $(ARGS)
 
 lint: $(DEV) ## ruff and mypy
 	$(BIN)/ruff check .

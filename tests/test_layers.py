@@ -18,7 +18,7 @@ EDGES = frozenset({"gateway", "offline", "simulate"})
 CORE_AND_LEAVES = LEAVES | {"core"}
 
 # Modules beside the folders that layers may share: they import nothing of ours.
-TOOLS = frozenset({"child_process"})
+TOOLS = frozenset({"child_process", "setting"})
 
 # Layer -> what it may import, itself aside. A layer that is not here may not exist.
 MAY_IMPORT: dict[str, frozenset[str]] = {
@@ -26,14 +26,14 @@ MAY_IMPORT: dict[str, frozenset[str]] = {
     "core": frozenset(),
     "executors": frozenset({"core"}),
     "models": frozenset({"core", "child_process"}),
-    **dict.fromkeys(DRIVERS, CORE_AND_LEAVES | {"executors", "models", "child_process"}),
-    **dict.fromkeys(EDGES, CORE_AND_LEAVES | DRIVERS),
+    **dict.fromkeys(DRIVERS, CORE_AND_LEAVES | {"executors", "models"} | TOOLS),
+    **dict.fromkeys(EDGES, CORE_AND_LEAVES | DRIVERS | {"setting"}),
     # The virtual drive is a driver as well: what computes its steps is the simulated executor.
     "simulate": CORE_AND_LEAVES | DRIVERS | {"executors"},
-    "loadtest": LEAVES,
+    "loadtest": LEAVES | {"setting"},
     "tune": frozenset({"simulate", "loadtest", "core"}),
     "doctor": frozenset({"simulate", "metrics", "core"}),
-    "cli": CORE_AND_LEAVES | DRIVERS | EDGES | {"executors", "models", "loadtest", "tune", "doctor"},
+    "cli": CORE_AND_LEAVES | DRIVERS | EDGES | {"executors", "models", "loadtest", "tune", "doctor", "setting"},
     **dict.fromkeys(TOOLS, frozenset()),
     "": frozenset({"core", "engine", "executors", "models", "cli"}),  # headway/__init__.py and __main__.py
 }

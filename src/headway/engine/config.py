@@ -6,7 +6,6 @@ The Python API takes these as keywords; the command line and the configuration f
 from __future__ import annotations
 
 import dataclasses
-import math
 from dataclasses import dataclass
 from difflib import get_close_matches
 from types import NoneType, UnionType
@@ -14,24 +13,7 @@ from typing import Annotated, Any, Literal, Union, get_args, get_origin, get_typ
 
 from headway.core.errors import ConfigError
 from headway.core.limits import SchedulerLimits
-
-
-@dataclass(frozen=True, slots=True)
-class Setting:
-    """What a configuration field means and which numbers it takes."""
-
-    help: str
-    group: str
-    low: float = -math.inf
-    high: float = math.inf
-    default: str = ""  # what happens when it is left out, where the default itself does not say
-
-    def check(self, value: float | None) -> None:
-        """Raises ValueError, fit to follow the field's name, when `value` is outside the limits."""
-        if value is None or (self.low <= value <= self.high and math.isfinite(value)):
-            return
-        limit = f"at least {self.low:,}" if self.high == math.inf else f"between {self.low:,} and {self.high:,}"
-        raise ValueError(f"must be {limit}, not {value:,}")
+from headway.setting import Setting
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -7,12 +7,13 @@ from collections.abc import Callable, Iterable, Mapping
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
 from prometheus_client.metrics_core import Metric as MetricFamily
+from prometheus_client.registry import Collector
 
 from headway.metrics.names import METRICS
 from headway.metrics.snapshot import Snapshot
 
 
-class SnapshotCollector:
+class SnapshotCollector(Collector):
     """A Prometheus collector over `read`: nothing is counted twice, since the engine's own counters are shown."""
 
     def __init__(self, read: Callable[[], Snapshot], ready: Callable[[], bool]) -> None:
@@ -60,14 +61,44 @@ class SnapshotCollector:
         yield _counter("headway_requests_refused_total", now.refused_total)
 
 
-class Exporter:
-    """The service's metrics on a registry of their own, so that two services in one process do not collide."""
+class EdgeExporter:
+    """What every HTTP edge counts, beside what `collector` reads, on a registry of its own: two services in one process
+    do not collide.
+    """
 
     content_type = "text/plain; version=0.0.4; charset=utf-8"
 
-    def __init__(self, collector: SnapshotCollector) -> None:
+    def __init__(self, collector: Collector) -> None:
         self.registry = CollectorRegistry(auto_describe=False)
         self.registry.register(collector)
+        self.responses = self._count("headway_http_responses_total")
+        self.stream_errors = self._count("headway_stream_errors_total")
+        self.in_flight = 0  # API calls being answered
+        in_flight = METRICS["headway_http_requests_in_flight"]
+        Gauge(in_flight.name, in_flight.meaning, registry=self.registry).set_function(lambda: self.in_flight)
+        self._answered: dict[tuple[str, int], Counter] = {}
+
+    def render(self) -> bytes:
+        """Prometheus' text format, version 0.0.4."""
+        return generate_latest(self.registry)
+
+    def answered(self, route: str, status: int) -> None:
+        """Count an answer. Finding a counter by its labels costs more than all the rest, so it is found once."""
+        counter = self._answered.get((route, status))
+        if counter is None:
+            counter = self._answered[route, status] = self.responses.labels(route, str(status))
+        counter.inc()
+
+    def _count(self, name: str) -> Counter:
+        metric = METRICS[name]
+        return Counter(name, metric.meaning, metric.labels, registry=self.registry)
+
+
+class Exporter(EdgeExporter):
+    """An engine's as well: how long each part of a call took."""
+
+    def __init__(self, collector: SnapshotCollector) -> None:
+        super().__init__(collector)
         self.ttft_s = self._histogram("headway_time_to_first_token_seconds")
         self.itl_s = self._histogram("headway_inter_token_latency_seconds")
         self.duration_s = self._histogram("headway_request_duration_seconds")
@@ -77,22 +108,10 @@ class Exporter:
         self.prefill_s = self._histogram("headway_prefill_seconds")
         self.decode_s = self._histogram("headway_decode_seconds")
         self.gateway_s = self._histogram("headway_gateway_seconds")
-        self.responses = self._count("headway_http_responses_total")
-        self.stream_errors = self._count("headway_stream_errors_total")
-        in_flight = METRICS["headway_http_requests_in_flight"]
-        self.in_flight = Gauge(in_flight.name, in_flight.meaning, registry=self.registry)
-
-    def render(self) -> bytes:
-        """Prometheus' text format, version 0.0.4."""
-        return generate_latest(self.registry)
 
     def _histogram(self, name: str) -> Histogram:
         metric = METRICS[name]
         return Histogram(name, metric.meaning, buckets=metric.buckets, registry=self.registry)
-
-    def _count(self, name: str) -> Counter:
-        metric = METRICS[name]
-        return Counter(name, metric.meaning, metric.labels, registry=self.registry)
 
 
 def _gauge(name: str, value: float | Mapping[str, int]) -> GaugeMetricFamily:

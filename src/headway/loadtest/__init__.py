@@ -1,0 +1,1 @@
+"""Measures any OpenAI-compatible server from outside. Imports only the leaf packages, never the engine."""

@@ -1,0 +1,56 @@
+"""Who is asked, and with which headers and fields: from options to an `Ask`."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+
+from headway.loadtest.bench.options import PromiseOptions, ServerOptions
+from headway.loadtest.client.address import parse_url
+from headway.loadtest.client.request import Ask
+from headway.loadtest.errors import InvalidPlan
+
+
+def ask_of(url: str, server: ServerOptions, promise: PromiseOptions) -> Ask:
+    """What all requests have in common. Raises `InvalidPlan`."""
+    address, endpoint = parse_url(url)
+    headers = dict(_pair(text, "--header") for text in server.header)
+    if server.api_key and not any(name.lower() == "authorization" for name in headers):
+        headers["Authorization"] = f"Bearer {server.api_key}"
+    keys = dict(_pair(text, "--tenant-key") for text in server.tenant_key)
+    return Ask(
+        address=address,
+        model=server.model or "",
+        endpoint=server.endpoint or endpoint or "chat",
+        stream=server.stream,
+        choices=server.n,
+        temperature=server.temperature,
+        extra=_extra(server.extra_body),
+        headers=headers,
+        tenant_header=server.tenant_header or "",
+        tenant_headers={tenant: {"Authorization": f"Bearer {key}"} for tenant, key in keys.items()},
+        slo_ttft_s=promise.slo_ttft,
+        slo_itl_s=promise.slo_itl,
+    )
+
+
+def _pair(text: str, flag: str) -> tuple[str, str]:
+    """NAME=VALUE; of a header NAME: VALUE as well. The value is not shown: it may be a key."""
+    for sign in "=:":
+        name, found, value = text.partition(sign)
+        if found and name.strip() and all(other not in name for other in "=:"):
+            return name.strip(), value.strip()
+    raise InvalidPlan(f"{flag} takes NAME=VALUE; what was given ({len(text)} characters) has no name and sign.")
+
+
+def _extra(text: str | None) -> dict[str, Any]:
+    if text is None:
+        return {}
+    try:
+        told = msgspec.json.decode(text)
+    except msgspec.DecodeError as error:
+        raise InvalidPlan(f"--extra-body is no JSON: {error}. Write an object such as '{{\"top_p\": 0.9}}'.") from None
+    if not isinstance(told, dict):
+        raise InvalidPlan("--extra-body must be a JSON object such as '{\"top_p\": 0.9}'.")
+    return told

@@ -1,0 +1,120 @@
+"""`find_stable`: the search for the stable region on a real server, in a folder that it can go on in."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+
+import msgspec
+
+from headway.loadtest.bench.files import Files, save, write_bytes
+from headway.loadtest.bench.options import Concurrency, Options, Rate
+from headway.loadtest.bench.several import Folder, Watch, told
+from headway.loadtest.bench.tester import Result, Tester, new_text_seed
+from headway.loadtest.errors import InvalidPlan
+from headway.loadtest.probe import Bound, Probe, probe_of
+from headway.loadtest.redact import Redactor
+from headway.loadtest.report.json_file import load_run
+from headway.loadtest.result import Run
+from headway.loadtest.stable import Ask, Search, Stable, next_step
+
+WARMUP_S, COOLDOWN_S = 10.0, 2.0  # of a probe, unless its window is short
+KIND = "stable"
+
+
+@dataclass(frozen=True, slots=True)
+class Wanted:
+    """What is searched: the highest rate of an open loop, or the highest concurrency of a closed one."""
+
+    search: Search
+    by: Rate | Concurrency
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """`run` is the last probe's, which tells promises, server and settings; None when there was no probe at all."""
+
+    stable: Stable | None  # None: it was broken off before there was an answer
+    probes: list[Probe]
+    run: Run | None
+    secrets: tuple[str, ...] = field(default=(), repr=False)
+
+    @property
+    def interrupted(self) -> bool:
+        return self.stable is None
+
+
+async def find_stable(url: str, wanted: Wanted, options: Options, *, folder: Path | None, watch: Watch) -> Found:
+    """Search. With a `folder`, probes are kept there and not made again. Raises `LoadTestError`."""
+    promise = options.promise
+    if promise.slo_ttft is promise.slo_itl is promise.slo_e2e is None:
+        raise InvalidPlan(
+            "A stable region is one in which promises hold: give at least one of --slo-ttft, --slo-itl, --slo-e2e."
+        )
+    kept = None if folder is None else Folder(folder, KIND, told(url, wanted.by, options, _facts(wanted.search)))
+    probes, run = _earlier(kept)
+    tester = await Tester.meet(url, options)
+    while isinstance(step := next_step(wanted.search, probes), Ask):
+        number = len(probes) + 1
+        result = await _probe(tester, wanted, step, number, watch)
+        run = result.run
+        if run.interrupted:
+            return Found(None, probes, run, tester.secrets)
+        probes.append(probe_of(run, step.load))
+        if kept is not None:
+            name = f"probe-{number:03}"
+            save(result, Files(csv=kept.path / f"{name}.csv", json=kept.path / f"{name}.run.json"))
+            write_bytes(kept.path / f"{name}.json", msgspec.json.encode(probes[-1]))
+    if step.bound == Bound.CLIENT.value:  # that load broke this machine, not the server: its border was not found
+        step = msgspec.structs.replace(step, breaks_at=None, tolerance=None)
+    if kept is not None:
+        answer = Redactor(tester.secrets).struct(step)
+        write_bytes(kept.path / f"{KIND}.json", msgspec.json.format(msgspec.json.encode(answer)))
+    return Found(step, probes, run, tester.secrets)
+
+
+async def _probe(tester: Tester, wanted: Wanted, step: Ask, number: int, watch: Watch) -> Result:
+    options = tester.options
+    window = options.window
+    warmup_s = min(WARMUP_S, step.window_s / 3) if window.warmup is None else window.warmup
+    cooldown_s = min(COOLDOWN_S, step.window_s / 10) if window.cooldown is None else window.cooldown
+    # Probes are independent of each other only with times of their own.
+    seed = (window.seed or 0) * 1000 + number
+    lasts = replace(
+        window,
+        duration=warmup_s + step.window_s + cooldown_s,
+        requests=None,
+        warmup=warmup_s,
+        cooldown=cooldown_s,
+        seed=seed,
+    )
+    mine = replace(options, window=lasts)
+    profile = (
+        replace(wanted.by, concurrency=round(step.load))
+        if isinstance(wanted.by, Concurrency)
+        else replace(wanted.by, request_rate=step.load)
+    )
+    offered = await tester.offer(profile, mine)
+    unit = "at a time" if wanted.search.whole else "req/s"
+    with watch(f"probe {number}: {step.load:g} {unit}", offered.told) as on_progress:
+        text_seed = new_text_seed(options, number)
+        return await tester.measure(offered, mine, text_seed=text_seed, on_progress=on_progress)
+
+
+def _facts(search: Search) -> dict[str, object]:
+    """What the search itself was told. How many probes it may take can change when it goes on."""
+    names = ("start", "tolerance", "window_s", "sustain", "repeats", "lowest", "highest")
+    return {f"search {name}": getattr(search, name) for name in names} | {"good": search.wanted.good_ratio}
+
+
+def _earlier(kept: Folder | None) -> tuple[list[Probe], Run | None]:
+    """The probes that a search made before it was broken off, and the run of the last."""
+    probes: list[Probe] = []
+    run = None
+    while kept is not None and (path := kept.path / f"probe-{len(probes) + 1:03}.json").exists():
+        try:
+            probes.append(msgspec.json.decode(path.read_bytes(), type=Probe))
+        except msgspec.DecodeError as error:
+            raise InvalidPlan(f"{path} cannot be read: {error}. Remove it, and it is measured again.") from None
+        run = load_run(path.with_suffix(".run.json"))
+    return probes, run

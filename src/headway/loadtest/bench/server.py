@@ -1,0 +1,167 @@
+"""The server of a sweep's point: changed while it runs (`/admin/reconfigure`), or started and stopped by a command."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import shlex
+import signal
+import string
+import time
+from collections.abc import AsyncIterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from headway.loadtest.bench.rulers import side_channel
+from headway.loadtest.client.address import Tls
+from headway.loadtest.client.request import Ask
+from headway.loadtest.errors import InvalidPlan, LoadTestError, Rejected, TlsFailed, Unreachable
+from headway.loadtest.side.aside import aside
+from headway.loadtest.side.reach import reach
+
+READY_S = 600.0
+STOP_S = 30.0
+LOOK_EVERY_S = 0.25
+ATTEMPT_S = 2.0
+
+
+# -- one that runs -----------------------------------------------------------------------------------------------------
+
+
+class Live:
+    """Settings of a headway server, changed while it serves, and put back at the end."""
+
+    def __init__(self, ask: Ask, tls: Tls) -> None:
+        self._ask = ask
+        self._tls = tls
+        self._before: dict[str, Any] = {}
+
+    def change(self, settings: Mapping[str, str]) -> None:
+        """Raises `Rejected` when the server does not take one of them. Blocks."""
+        wanted = {name.replace("-", "_"): _number(value) for name, value in settings.items()}
+        if not self._before:
+            told = self._call("GET", "config", None)
+            self._before = {name: told[name] for name in wanted if name in told}
+        self._call("POST", "reconfigure", wanted)
+
+    def restore(self) -> None:
+        if self._before:
+            self._call("POST", "reconfigure", self._before)
+
+    def _call(self, method: str, route: str, body: Mapping[str, Any] | None) -> dict[str, Any]:
+        address = self._ask.address
+        path = f"{address.root}/admin/{route}"
+        channel = side_channel(self._ask, self._tls)
+        try:
+            headers = {"content-type": "application/json"}
+            answer = channel.get(path) if method == "GET" else channel.post(path, msgspec.json.encode(body), headers)
+        except OSError as error:
+            raise Unreachable(f"{address.authority}{path} cannot be asked: {error}") from None
+        finally:
+            channel.close()
+        told = answer.json
+        if answer.status == 200 and isinstance(told, dict):
+            return told
+        refused = told.get("error") if isinstance(told, dict) else None
+        words = refused.get("message") if isinstance(refused, dict) else f"HTTP {answer.status}"
+        raise Rejected(
+            f"The server does not take these settings while it runs: {words} Only headway has {path}; "
+            "for others use --server-command."
+        )
+
+
+def _number(text: str) -> Any:
+    """A value as JSON would have it, else the text itself."""
+    try:
+        return msgspec.json.decode(text)
+    except msgspec.DecodeError:
+        return text
+
+
+# -- one that is started -----------------------------------------------------------------------------------------------
+
+
+def check_command(template: str, names: Sequence[str]) -> None:
+    """Raises InvalidPlan unless the command has a place for each setting, and no other."""
+    try:
+        places = {place for _, place, _, _ in string.Formatter().parse(template) if place is not None}
+        shlex.split(template)
+    except ValueError as error:
+        raise InvalidPlan(f"--server-command cannot be read: {error}.") from None
+    if missing := [name for name in names if name not in places]:
+        raise InvalidPlan(f"--server-command has no place for {', '.join(missing)}: write {{{missing[0]}}} into it.")
+    if unknown := sorted(places - set(names)):
+        raise InvalidPlan(f"--server-command has {{{unknown[0]}}}, which no --setting gives values.")
+
+
+def command(template: str, settings: Mapping[str, str]) -> list[str]:
+    """The words of the command. A value stays one word, whatever is in it."""
+    return [word.format(**settings) for word in shlex.split(template)]
+
+
+@contextlib.asynccontextmanager
+async def started(words: Sequence[str], ask: Ask, tls: Tls, log: Path, ready_s: float = READY_S) -> AsyncIterator[None]:
+    """Runs the command until it answers at the address, and ends it with all its children afterwards.
+
+    Raises InvalidPlan when it cannot be run, Unreachable when it ends or does not answer in time.
+    """
+    if await _answers(ask, tls):
+        raise InvalidPlan(
+            f"{ask.address.authority} answers already, before --server-command was run. Stop that server, or leave "
+            "the command out."
+        )
+    with log.open("ab") as out:
+        try:
+            # A session of its own: Ctrl-C ends the load first, and the server after it.
+            process = await asyncio.create_subprocess_exec(
+                *words, stdin=asyncio.subprocess.DEVNULL, stdout=out, stderr=out, start_new_session=True
+            )
+        except OSError as error:
+            raise InvalidPlan(f"--server-command: {words[0]} cannot be run: {error.strerror or error}.") from None
+    try:
+        give_up_s = time.monotonic() + ready_s
+        while not await _answers(ask, tls):
+            if process.returncode is not None:
+                raise Unreachable(f"The server's command ended with status {process.returncode}; see {log}.")
+            if time.monotonic() > give_up_s:
+                raise Unreachable(f"The server did not answer within {ready_s:g} s of its start; see {log}.")
+            await asyncio.sleep(LOOK_EVERY_S)
+        yield
+    finally:
+        await _end(process)
+
+
+async def _answers(ask: Ask, tls: Tls) -> bool:
+    """Whether it lists its models: a server that loads one may listen long before."""
+    context = tls.context() if ask.address.scheme == "https" else None
+    try:
+        await reach(ask.address, context, ATTEMPT_S)
+        return await aside(lambda: _lists_models(ask, tls))
+    except TlsFailed:
+        raise
+    except LoadTestError:
+        return False
+
+
+def _lists_models(ask: Ask, tls: Tls) -> bool:
+    channel = side_channel(ask, tls)
+    try:
+        return channel.get(ask.address.path("/models")).status not in {404, 502, 503}
+    except OSError:
+        return False
+    finally:
+        channel.close()
+
+
+async def _end(process: asyncio.subprocess.Process) -> None:
+    for number in (signal.SIGTERM, signal.SIGKILL):
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(process.pid, number)
+        with contextlib.suppress(TimeoutError):
+            await asyncio.wait_for(process.wait(), STOP_S)
+            break
+    with contextlib.suppress(ProcessLookupError):
+        os.killpg(process.pid, signal.SIGKILL)  # children that outlived their parent

@@ -1,0 +1,82 @@
+"""What searches and sweeps share: a folder that knows what was asked, so that one that was broken off goes on in it."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from headway.loadtest.bench.files import new_folder, write_bytes
+from headway.loadtest.bench.options import Options, Profile, name_of
+from headway.loadtest.bench.tester import OnProgress
+from headway.loadtest.errors import InvalidPlan
+from headway.loadtest.redact import Redactor, is_secret_name
+from headway.loadtest.result import Load
+
+VERSION = 1
+# Where nothing about a figure changes, another value may be given when a sweep goes on.
+FREE = frozenset({"api_key", "header", "tenant_key", "insecure", "ca"})
+
+# Called with what is measured next, in words, and its load; gives what is told of progress meanwhile.
+Watch = Callable[[str, Load], AbstractContextManager[OnProgress | None]]
+
+
+class Manifest(msgspec.Struct):
+    """What was asked, by names of settings."""
+
+    version: int
+    kind: str
+    asked: dict[str, str]
+
+
+class Folder:
+    """Raises InvalidPlan when it holds something else than was asked."""
+
+    def __init__(self, path: Path, kind: str, asked: Mapping[str, str]) -> None:
+        self.path = path
+        new_folder(path)
+        manifest = path / f"{kind}.manifest.json"
+        if manifest.exists():
+            self._check(manifest, kind, asked)
+        elif any(path.glob("*.json")):
+            raise InvalidPlan(f"{path} holds other results. Give another --output, or an empty folder.")
+        else:
+            write_bytes(manifest, msgspec.json.format(msgspec.json.encode(Manifest(VERSION, kind, dict(asked)))))
+
+    def _check(self, manifest: Path, kind: str, asked: Mapping[str, str]) -> None:
+        try:
+            before = msgspec.json.decode(manifest.read_bytes(), type=Manifest)
+        except (OSError, msgspec.DecodeError) as error:
+            raise InvalidPlan(f"{manifest} cannot be read: {error}. Give another --output.") from None
+        if before.version != VERSION:
+            raise InvalidPlan(f"{manifest} is of another version of headway. Give another --output.")
+        names = sorted(name for name in before.asked.keys() | asked.keys() if before.asked.get(name) != asked.get(name))
+        if names:
+            changed = "; ".join(
+                f"{name} was {before.asked.get(name, 'not given')} and is {asked.get(name, 'not given')}"
+                for name in names[:5]
+            )
+            raise InvalidPlan(f"{self.path} is of another {kind}: {changed}. Give another --output, or ask the same.")
+
+
+def told(url: str, profile: Profile, options: Options, further: Mapping[str, object]) -> dict[str, str]:
+    """Everything that decides what is measured, fit to be written to a file."""
+    facts: dict[str, object] = {"url": url, "profile": name_of(profile)}
+    parts = (profile, options.server, options.window, options.promise, options.text, options.client)
+    for part in parts:
+        facts |= {name: value for name, value in _fields(part).items() if name not in FREE}
+    facts |= {f"note {name}": value for name, value in options.noted} | dict(further)
+    clean = Redactor().text
+    return {
+        name: "***" if is_secret_name(name) else clean(str(value))
+        for name, value in facts.items()
+        if value not in (None, (), "")
+    }
+
+
+def _fields(part: Any) -> dict[str, object]:
+    return {field.name: getattr(part, field.name) for field in dataclasses.fields(part)}

@@ -1,0 +1,137 @@
+"""`sweep`: the points of a grid measured one after another, each kept as soon as it is done."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from headway.loadtest.bench.ask import ask_of
+from headway.loadtest.bench.files import Files, save
+from headway.loadtest.bench.grid import Axis, Point, points
+from headway.loadtest.bench.options import Options, Profile
+from headway.loadtest.bench.server import READY_S, Live, check_command, command, started
+from headway.loadtest.bench.several import Folder, Watch, told
+from headway.loadtest.bench.tester import Result, Tester, new_text_seed, secrets_of
+from headway.loadtest.client.address import Tls
+from headway.loadtest.errors import LoadTestError
+from headway.loadtest.report.json_file import load_run
+from headway.loadtest.result import Run
+
+KIND = "sweep"
+
+
+@dataclass(frozen=True, slots=True)
+class Grid:
+    """What is varied. Settings of the server change while it runs, or where a command is given with its restart."""
+
+    profile: Profile
+    loads: tuple[Axis, ...] = ()
+    server: tuple[Axis, ...] = ()
+    server_command: str | None = None  # with {name} for each setting
+    ready_s: float = READY_S
+
+
+@dataclass(frozen=True, slots=True)
+class Swept:
+    """Labels and runs, in order of the grid, as far as it came."""
+
+    runs: list[tuple[str, Run]]
+    points: int
+    resumed: int  # that were there before
+    secrets: tuple[str, ...] = field(default=(), repr=False)
+    interrupted: bool = False
+    failed: str = ""  # why it did not come to its end; what was measured before is not lost
+
+
+async def sweep(url: str, grid: Grid, options: Options, *, folder: Path, watch: Watch) -> Swept:
+    """Measure what is not there yet. Raises `LoadTestError` when nothing could be measured."""
+    todo = points(grid.profile, options, grid.loads, grid.server)
+    if grid.server_command is not None:
+        check_command(grid.server_command, [axis.name for axis in grid.server])
+    ask = ask_of(url, options.server, options.promise)
+    redact, secrets = ask.redactor().line, secrets_of(ask)
+    varied = {axis.name: ",".join(axis.values) for axis in (*grid.loads, *grid.server)}
+    kept = Folder(folder, KIND, told(url, grid.profile, options, {"vary": varied, "command": grid.server_command}))
+    runs: list[tuple[str, Run]] = []
+    resumed = 0
+    async with contextlib.AsyncExitStack() as stack:
+        servers = _Servers(url, grid, options, folder / "server.log")
+        stack.push_async_callback(servers.close)
+        for point in todo:
+            files = Files(csv=kept.path / f"{point.file}.csv", json=kept.path / f"{point.file}.json")
+            if files.json is not None and files.json.exists():
+                runs.append((point.label, load_run(files.json)))
+                resumed += 1
+                continue
+            try:
+                tester = await servers.at(point)
+                result = await _measured(tester, point, len(todo), watch)
+            except LoadTestError as error:
+                if not runs:
+                    raise
+                failed = f"{point.label}: {error}"
+                return Swept(runs, len(todo), resumed, secrets, failed=failed)
+            if result.run.interrupted:
+                return Swept(runs, len(todo), resumed, secrets, interrupted=True)
+            _tell_settings(result.run, point, redact)
+            save(result, files)
+            runs.append((point.label, result.run))
+    return Swept(runs, len(todo), resumed, secrets)
+
+
+async def _measured(tester: Tester, point: Point, of: int, watch: Watch) -> Result:
+    """Points are compared, so times and lengths are the same for all; texts are not, or a cache would know them."""
+    offered = await tester.offer(point.profile)
+    with watch(f"{point.number} of {of}: {point.label}", offered.told) as on_progress:
+        text_seed = new_text_seed(point.options, point.number)
+        return await tester.measure(offered, text_seed=text_seed, on_progress=on_progress)
+
+
+def _tell_settings(run: Run, point: Point, redact: Callable[[str], str]) -> None:
+    for name, value in point.server.items():
+        run.environment.flags[name.replace("-", "_")] = redact(value)
+    run.load.settings["point"] = redact(point.label)
+
+
+class _Servers:
+    """The server as each point wants it."""
+
+    def __init__(self, url: str, grid: Grid, options: Options, log: Path) -> None:
+        self._url = url
+        self._grid = grid
+        self._ask = ask_of(url, options.server, options.promise)
+        self._tls = Tls(verify=not options.server.insecure, ca_file=options.server.ca)
+        self._log = log
+        self._live: Live | None = None
+        self._stack: contextlib.AsyncExitStack | None = None  # of the server that was started
+        self._settings: dict[str, str] | None = None  # that the server has
+
+    async def at(self, point: Point) -> Tester:
+        if self._settings != dict(point.server):
+            await self._change(point)
+        return await Tester.meet(self._url, point.options)
+
+    async def _change(self, point: Point) -> None:
+        self._settings = None
+        if self._grid.server_command is not None:
+            await self._stop()
+            words = command(self._grid.server_command, point.server)
+            self._stack = contextlib.AsyncExitStack()
+            await self._stack.enter_async_context(started(words, self._ask, self._tls, self._log, self._grid.ready_s))
+        elif point.server:
+            self._live = self._live or Live(self._ask, self._tls)
+            await asyncio.to_thread(self._live.change, point.server)
+        self._settings = dict(point.server)
+
+    async def _stop(self) -> None:
+        stack, self._stack = self._stack, None
+        if stack is not None:
+            await stack.aclose()
+
+    async def close(self) -> None:
+        await self._stop()
+        if self._live is not None:
+            await asyncio.to_thread(self._live.restore)

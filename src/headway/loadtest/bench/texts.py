@@ -1,0 +1,148 @@
+"""What is asked: items by the options, and the text that each is sent with."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from functools import partial
+from itertools import islice
+from typing import Literal
+
+from headway.loadtest.bench.options import TextOptions
+from headway.loadtest.bench.rulers import Local
+from headway.loadtest.client.address import Endpoint
+from headway.loadtest.client.request import Prompt
+from headway.loadtest.errors import InvalidPlan
+from headway.workload.datasets import Dataset, read_conversations, read_prompts
+from headway.workload.errors import WorkloadError
+from headway.workload.item import Item
+from headway.workload.lengths import Independent, parse_lengths
+from headway.workload.mix import Given, ItemSource, Mix, Share, SharedPrefix, parse_tenants
+from headway.workload.prompts import AsGiven, PromptSource, Synthetic
+from headway.workload.schedule import items
+from headway.workload.tokens import Counted, Measure
+
+CONVERSATIONS = 5000  # that are read of a file, unless more requests are asked for
+LOOKED_AT = 1000  # items whose lengths are compared with the server's context
+
+
+def _none_off() -> dict[int, int]:
+    return {}
+
+
+@dataclass(frozen=True)
+class Texts:
+    """Call it with an item and its index: the prompt that is sent. Made anew in every process."""
+
+    measure: Measure
+    seed: int
+    text: Literal["words", "sample", "given"]
+    endpoint: Endpoint
+    unique_prefix: bool = False
+    _source: Local = field(default_factory=Local, repr=False, compare=False)
+    _off_by: Local = field(default_factory=Local, repr=False, compare=False)
+
+    @property
+    def off_by(self) -> Mapping[int, int]:
+        """Of prompts made here whose length could not be made: index -> tokens too many or too few."""
+        return self._off_by.get(_none_off)
+
+    def __call__(self, item: Item, index: int) -> Prompt:
+        prompt = self._source.get(self._make).make(item, index)
+        if prompt.off_by:
+            self._off_by.get(_none_off)[index] = prompt.off_by
+        if self.endpoint == "chat":
+            return prompt.messages
+        if prompt.text is None:
+            raise WorkloadError(f"request {index} holds more than text: use the endpoint chat", field="messages")
+        return prompt.text
+
+    @property
+    def description(self) -> str:
+        """One line for people. Does not ask a tokenizer, as the prompts themselves do."""
+        if self.text == "given":
+            return "given prompts"
+        what = "random words" if self.text == "words" else "slices of the sample text"
+        lengths = "exact lengths" if isinstance(self.measure, Counted) else "lengths estimated by words"
+        return f"{what}, {lengths}{', unique first words' if self.unique_prefix else ''}"
+
+    def _make(self) -> PromptSource:
+        if self.text == "given":
+            return AsGiven()
+        return Synthetic(self.measure, seed=self.seed, text=self.text, unique_prefix=self.unique_prefix)
+
+
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """`description` says of given prompts what was left out of their file."""
+
+    source: ItemSource
+    description: str
+
+
+def kind_of(prompts: str) -> Literal["words", "sample", "given"]:
+    """What the setting `prompts` means."""
+    form, colon, path = prompts.partition(":")
+    if form in {"words", "sample"} and not colon:
+        return "words" if form == "words" else "sample"
+    if form in {"sharegpt", "jsonl"} and path:
+        return "given"
+    raise InvalidPlan(f"--prompts must be words, sample, sharegpt:FILE or jsonl:FILE, not {prompts!r}.")
+
+
+def asked(options: TextOptions, measure: Measure, shares: tuple[Share, ...], requests: int | None) -> Asked:
+    """Items by the options: `shares` by chance, or those of a file. Raises InvalidPlan and WorkloadError."""
+    tenants = parse_tenants(options.tenants) if options.tenants else None
+    if kind_of(options.prompts) == "given":
+        _check_nothing_shared(options)
+        found = _read(options, measure, requests)
+        return Asked(Given(found.items, tenants=tenants), found.description)
+    prefix = None
+    if options.shared_prefix_tokens:
+        if options.unique_prefix:
+            raise InvalidPlan("--unique-prefix and --shared-prefix-tokens exclude each other.")
+        prefix = SharedPrefix(options.shared_prefix_tokens, options.shared_prefix_groups, options.shared_prefix_share)
+    source = Mix(shares, tenants, prefix)
+    return Asked(source, source.description)
+
+
+def shares_of(options: TextOptions, input_len: str, output_len: str) -> tuple[Share, ...]:
+    """One kind of request, of the lengths that were asked for or else of these."""
+    put = parse_lengths(options.input_len or input_len, "--input-len")
+    out = parse_lengths(options.output_len or output_len, "--output-len")
+    return (Share("", 1.0, Independent(put, out)),)
+
+
+def longest(source: ItemSource, seed: int) -> Item | None:
+    """Of the first items, the one that takes the most tokens."""
+    seen: Iterable[Item] = islice(items(source, seed), LOOKED_AT)
+    return max(seen, key=lambda item: item.input_tokens + item.output_tokens, default=None)
+
+
+def _check_nothing_shared(options: TextOptions) -> None:
+    if options.input_len:
+        raise InvalidPlan("--input-len means nothing for given prompts: they are as long as they are.")
+    if options.shared_prefix_tokens or options.unique_prefix:
+        raise InvalidPlan("Given prompts are sent as they are: no --shared-prefix-tokens and no --unique-prefix.")
+
+
+def _read(options: TextOptions, measure: Measure, requests: int | None) -> Dataset:
+    form, _, path = options.prompts.partition(":")
+    output_tokens = _one_length(options.output_len)
+    if form == "jsonl":
+        return read_prompts(path, measure, output_tokens=output_tokens)
+    limit = max(CONVERSATIONS, requests or 0)
+    return read_conversations(path, measure, output_tokens=output_tokens, limit=limit)
+
+
+def _one_length(text: str | None) -> int | None:
+    if text is None:
+        return None
+    if not text.strip().isdecimal():
+        raise InvalidPlan(f"--output-len of given prompts must be one number, not {text!r}.")
+    return int(text)
+
+
+def source_items(source: ItemSource, seed: int) -> partial[Iterator[Item]]:
+    """Items as a plan wants them: something that each process can call."""
+    return partial(items, source, seed)

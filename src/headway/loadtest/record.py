@@ -1,0 +1,71 @@
+"""`Record`: what became of one request, as the client saw it. Raw facts; what they mean is computed in `metrics`.
+
+All times are integer ns after the start of the run, from one monotonic clock. A record keeps no text: a hundred
+thousand of them must fit into memory.
+"""
+
+from __future__ import annotations
+
+from array import array
+from dataclasses import dataclass, field
+from enum import Enum
+
+
+class Fate(Enum):
+    """How a request ended. Everything but `OK` counts against the fraction of good requests."""
+
+    OK = "ok"
+    LIMITED = "limited"  # 429, or 503 that says when to come again
+    TIMEOUT = "timeout"  # the client's own limit
+    REFUSED = "refused"  # another 4xx
+    SERVER_ERROR = "server_error"  # 5xx, an error event in the stream, a stream cut off or never finished
+    CONNECTION = "connection"  # no connection, or it broke before an answer began
+    CANCELLED = "cancelled"  # the run was ended while it was under way
+
+
+class Counted(Enum):
+    """Where the number of output tokens, and their spread over chunks, comes from; best first."""
+
+    USAGE_BY_CHUNK = "usage_by_chunk"  # the server tells a running count with every chunk
+    USAGE = "usage"  # the server tells a total; chunks share it evenly when there are fewer of them
+    TOKENIZER = "tokenizer"  # counted here
+    CHUNKS = "chunks"  # one a chunk, for want of anything better
+
+
+@dataclass(slots=True, eq=False)
+class Record:
+    """One request. A token is *visible* when it carries content, reasoning or a tool call: a role alone is not."""
+
+    index: int  # in order of schedule
+    kind: str
+    tenant: str
+    asked_input_tokens: int
+    asked_output_tokens: int
+    scheduled_ns: int  # in a closed loop: when its slot became free
+    sent_ns: int = -1  # when its bytes were given to the socket, or a connection for them was begun; -1: never
+    headers_ns: int = -1  # when the response's head had arrived
+    first_ns: int = -1  # first visible token, of whatever choice
+    last_ns: int = -1  # last visible token
+    ended_ns: int = -1  # the stream's end, or the error
+    # For each visible chunk after the first of its choice: its gap to the one before it (ns), and its tokens.
+    gaps_ns: array[int] = field(default_factory=lambda: array("q"))
+    gap_tokens: array[int] = field(default_factory=lambda: array("H"))
+    first_tokens: int = 0  # tokens in the first visible chunks, one chunk for each choice
+    chunks: int = 0  # visible ones
+    fate: Fate = Fate.CANCELLED
+    status: int = 0  # HTTP; 0: none arrived
+    error: str = ""  # the server's or the system's words, shortened; never a key
+    input_tokens: int = -1  # as the server counted; -1: it did not say
+    cached_tokens: int = -1
+    output_tokens: int = -1
+    counted: Counted = Counted.CHUNKS
+    recounted_tokens: int = -1  # output tokens by the client's tokenizer, for the cross-check; -1: not done
+    reasoning: bool = False  # the first visible token was reasoning
+    finish_reason: str = ""
+    retries: int = 0  # sent again after Retry-After; `sent_ns` is of the first attempt
+    retry_after_s: float = -1.0  # what the last refusal said; -1: nothing
+    server_timing: str = ""  # the header, as it came
+
+    @property
+    def ok(self) -> bool:
+        return self.fate is Fate.OK

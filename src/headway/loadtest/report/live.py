@@ -1,0 +1,113 @@
+"""How far a run is: two lines that renew themselves on a terminal, a line every ten seconds elsewhere.
+
+Nothing here runs by itself: drawing costs the process that makes the load, so it happens when the caller says so.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+
+from rich.console import Console
+from rich.live import Live
+from rich.text import Text
+
+from headway.loadtest.redact import Redactor
+from headway.loadtest.report.wording import clock, count, duration, printable, significant
+from headway.loadtest.runner.progress import Progress
+
+EVERY_S = 10.0  # between two plain lines
+BAR_CELLS = 24
+MAX_ERROR = 100  # characters of the last error
+
+
+@dataclass(frozen=True, slots=True)
+class Aim:
+    """What the run lasts until; neither is known of a run that is ended by hand."""
+
+    seconds: float | None = None
+    requests: int | None = None
+
+    def reached(self, progress: Progress) -> float | None:
+        """0 to 1."""
+        if self.seconds:
+            return min(1.0, max(0.0, progress.elapsed_s) / self.seconds)
+        return min(1.0, progress.done / self.requests) if self.requests else None
+
+
+Report = Callable[[Progress], None]
+
+
+@contextmanager
+def shown(
+    aim: Aim, *, quiet: bool = False, console: Console | None = None, secrets: Collection[str] = ()
+) -> Iterator[Report]:
+    """Gives the function to be told of progress; two calls a second are plenty."""
+    out = console or Console(stderr=True)
+    clean = Redactor(secrets).text
+    if quiet:
+        yield _nothing
+    elif out.is_terminal and not out.is_dumb_terminal:
+        # rich would redraw in a thread of its own, which takes time from the load at moments that nobody chose.
+        with Live(console=out, auto_refresh=False, transient=True) as live:
+            yield lambda progress: live.update(drawn(progress, aim, clean), refresh=True)
+    else:
+        yield _lines(out, aim, clean)
+
+
+def _nothing(progress: Progress) -> None:
+    """What --quiet shows."""
+
+
+def _lines(out: Console, aim: Aim, clean: Callable[[str], str]) -> Report:
+    told_s = float("-inf")
+
+    def report(progress: Progress) -> None:
+        nonlocal told_s
+        if progress.elapsed_s - told_s >= EVERY_S:
+            told_s = progress.elapsed_s
+            parts = [position(progress, aim), *figures(progress), *troubles(progress, clean)]
+            out.print(Text(" · ".join(parts)), soft_wrap=True)
+
+    return report
+
+
+def drawn(progress: Progress, aim: Aim, clean: Callable[[str], str] = str) -> Text:
+    """A bar with the position; below it the figures, and what went wrong if anything did."""
+    text = Text(no_wrap=True, overflow="ellipsis")
+    ratio = aim.reached(progress)
+    if ratio is not None:
+        filled = round(ratio * BAR_CELLS)
+        text.append("━" * filled, style="cyan").append("━" * (BAR_CELLS - filled), style="dim").append("  ")
+    text.append(position(progress, aim)).append("\n").append(" · ".join(figures(progress)))
+    if wrong := troubles(progress, clean):
+        text.append("\n").append(" · ".join(wrong), style="red")
+    return text
+
+
+def position(progress: Progress, aim: Aim) -> str:
+    if progress.elapsed_s < 0:
+        return f"starts in {-progress.elapsed_s:.0f} s"
+    of = f" of {clock(aim.seconds)}" if aim.seconds else ""
+    requests = f" of {aim.requests:,}" if aim.requests else ""
+    waiting = "" if progress.offering else ", waiting for the last"
+    return (
+        f"{clock(progress.elapsed_s)}{of} · {progress.done:,}{requests} done, {progress.in_flight:,} in flight{waiting}"
+    )
+
+
+def figures(progress: Progress) -> list[str]:
+    """Of the last seconds."""
+    parts = [f"{significant(progress.recent_rate)} req/s", f"{significant(progress.recent_output_rate)} tokens/s"]
+    if progress.recent_ttft_p50_s is not None:
+        parts.append(f"TTFT p50 {duration(progress.recent_ttft_p50_s)}, p99 {duration(progress.recent_ttft_p99_s)}")
+    return parts
+
+
+def troubles(progress: Progress, clean: Callable[[str], str]) -> list[str]:
+    parts = [f"{progress.limited:,} limited"] if progress.limited else []
+    if progress.errors:
+        last = f", last: {printable(clean(progress.last_error), MAX_ERROR)}" if progress.last_error else ""
+        parts.append(f"{count(progress.errors, 'error')}{last}")
+    return parts

@@ -1,0 +1,319 @@
+"""`Measurement`: one process's share of a load, from its first request made ahead to its last record.
+
+The interpreter is kept quiet meanwhile: no collection of garbage but of the last second's, threads that yield soon.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import gc
+import resource
+import sys
+import time
+from array import array
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from time import monotonic_ns
+from typing import Any
+
+from headway.loadtest.client.client import Client
+from headway.loadtest.client.connection import Pool
+from headway.loadtest.client.limits import NS_PER_S
+from headway.loadtest.client.recount import Recount
+from headway.loadtest.client.request import RequestWriter
+from headway.loadtest.errors import ClientFailed, InvalidPlan, LoadTestError
+from headway.loadtest.record import Record
+from headway.loadtest.runner.ahead import Ahead, Due, timed, untimed
+from headway.loadtest.runner.alarm import Alarm
+from headway.loadtest.runner.pace import ClosedPace, OpenPace, Pace
+from headway.loadtest.runner.plan import ClosedLoad, OpenLoad, Plan, read
+from headway.loadtest.runner.progress import Tally, Tick
+from headway.loadtest.side.reach import reach
+
+LAG_SAMPLE_NS = 10_000_000
+CHECK_S = 0.25
+SWITCH_INTERVAL_S = 0.0005  # so long another thread may keep the loop waiting
+MIN_FAILURES = 5  # that a run is ended early for
+
+
+@dataclass(slots=True)
+class Part:
+    """What one process measured."""
+
+    records: list[Record]
+    cpu_s: float = 0.0  # of this process from the first request due to the last one's end
+    cpu_ratio: float = 0.0  # CPU seconds per second in that time, or while requests were offered: whichever is more
+    loop_lag_ns: array[int] = field(default_factory=lambda: array("q"))
+    connections: int = 0  # that were opened
+    ended_early: str = ""  # why, if it was
+    client_failed: bool = False  # and this client was the reason
+    off_lengths: list[int] = field(default_factory=list)  # of prompts that were sent: tokens too many or too few
+    notes: list[str] = field(default_factory=list)
+
+
+class Measurement:
+    """`prepare`, `run` once, and `stop` at any time."""
+
+    def __init__(self, plan: Plan, *, share: int = 0, of: int = 1) -> None:
+        self._plan = plan
+        self._share = share
+        self._of = of
+        self._tally = Tally(slo_ttft_s=plan.ask.slo_ttft_s, slo_e2e_s=plan.slo_e2e_s)
+        self._records: list[Record] = []
+        self._stops = 0  # 1: offer no more, 2: wait for nothing
+        self._offered = asyncio.Event()
+        self._news = asyncio.Event()  # for whoever waits for the end
+        self._ended_early = ""
+        self._defect: BaseException | None = None
+        self._ahead: Ahead | None = None
+        self._client: Client | None = None
+        self._pace: Pace | None = None
+
+    async def prepare(self) -> None:
+        """Everything that takes time: the address, the first prompts. Raises `LoadTestError`s."""
+        plan, loop = self._plan, asyncio.get_running_loop()
+        _raise_file_limit()
+        tls = plan.tls.context() if plan.ask.address.scheme == "https" else None
+        address = await reach(plan.ask.address, tls, plan.limits.connect_timeout_s)
+        recount = None if plan.count_tokens is None else Recount(plan.count_tokens)
+        pool = Pool(loop, address, tls, plan.ask.address.host, plan.limits.connect_timeout_s)
+        self._client = Client(loop, pool, plan.ask, plan.limits, recount)
+        writer = RequestWriter(plan.ask)
+        load = plan.load
+        arrivals = (
+            timed(read(load.arrivals)) if isinstance(load, OpenLoad) else untimed(read(load.items), load.requests)
+        )
+        self._ahead = Ahead(
+            arrivals,
+            lambda item, index: writer(item, plan.prompts(item, index)),
+            share=self._share,
+            of=self._of,
+            least=None if isinstance(load, OpenLoad) else 2 * self._slots(load),
+        )
+        await asyncio.to_thread(self._ahead.warm)
+        if self._ahead.failure is not None:
+            await self._close()
+            raise _as_invalid(self._ahead.failure)
+        self._pace = self._new_pace(loop, self._ahead, load)
+
+    def _slots(self, load: ClosedLoad) -> int:
+        return len(range(self._share, load.concurrency, self._of))
+
+    def _new_pace(self, loop: asyncio.AbstractEventLoop, ahead: Ahead, load: OpenLoad | ClosedLoad) -> Pace:
+        if isinstance(load, OpenLoad):
+            return OpenPace(loop, ahead, self._send, self._offered.set)
+        return ClosedPace(
+            loop,
+            ahead,
+            self._send,
+            self._offered.set,
+            concurrency=self._slots(load),
+            think_s=load.think_s,
+            duration_s=load.duration_s,
+            at_least=-(-load.at_least // self._of),
+            most_s=load.most_s,
+        )
+
+    async def run(self, zero_ns: int) -> Part:
+        """Offer the load from `zero_ns` on, wait for what is under way, and tell all."""
+        assert self._client is not None and self._pace is not None and self._ahead is not None, "prepare first"  # noqa: PT018 - one precondition
+        loop = asyncio.get_running_loop()
+        self._client.zero_ns = zero_ns
+        part = Part(self._records)
+        lag = LoopLag(loop, zero_ns)
+        check = loop.create_task(self._check())
+        try:
+            with _quiet(), _defects_noted(loop, self._failed):
+                self._pace.start(zero_ns)
+                if self._stops:
+                    self._pace.stop()
+                await asyncio.sleep(max(0, zero_ns - monotonic_ns()) / NS_PER_S)
+                cpu_s = time.process_time()
+                await self._offered.wait()
+                part.cpu_ratio = (time.process_time() - cpu_s) / _since_s(zero_ns)
+                await self._drain()
+                part.cpu_s = time.process_time() - cpu_s
+                part.cpu_ratio = max(part.cpu_ratio, part.cpu_s / _since_s(zero_ns))
+                part.loop_lag_ns = lag.close()
+        finally:
+            lag.close()
+            check.cancel()
+            await self._close()
+        if self._defect is not None:
+            raise ClientFailed(f"The load tester failed: {self._defect!r}. This is a defect of it.") from self._defect
+        part.connections = self._client.pool.opened
+        self._tell_failures(part)
+        return part
+
+    def stop(self) -> None:
+        """Once: send no more and wait for what is under way. Twice: do not wait either."""
+        self._stops += 1
+        if self._pace is not None:
+            self._pace.stop()
+        self._news.set()
+
+    def tick(self) -> Tick:
+        client = self._client
+        assert client is not None, "prepare first"
+        return self._tally.tick(len(client.in_flight), client.tokens_in_flight(), offering=not self._offered.is_set())
+
+    # -- while it runs -------------------------------------------------------------------------------------------------
+
+    def _send(self, due: Due, scheduled_ns: int) -> None:
+        assert self._client is not None
+        item = due.item
+        record = Record(due.index, item.kind, item.tenant, item.input_tokens, item.output_tokens, scheduled_ns)
+        self._records.append(record)
+        self._tally.sent += 1
+        self._client.send(record, due.request, self._ended)
+
+    def _ended(self, record: Record, free_ns: int) -> None:
+        assert self._client is not None and self._pace is not None  # noqa: PT018 - for the type checker
+        self._tally.count(record)
+        self._pace.ended(record, free_ns)
+        if self._offered.is_set() and not self._client.in_flight:
+            self._news.set()
+
+    async def _drain(self) -> None:
+        assert self._client is not None
+        limits, loop = self._plan.limits, asyncio.get_running_loop()
+        end_s, hurried = loop.time() + limits.drain_s, False
+        while self._client.in_flight and self._stops < 2:
+            if not hurried and (self._stops or self._ended_early):
+                hurried = True
+                end_s = min(end_s, loop.time() + limits.interrupted_drain_s)
+            if loop.time() >= end_s:
+                return
+            self._news.clear()
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(self._news.wait(), end_s - loop.time())
+
+    async def _check(self) -> None:
+        """End a run in which nothing succeeds any more."""
+        assert self._client is not None and self._ahead is not None  # noqa: PT018 - for the type checker
+        give_up_ns = int(self._plan.limits.give_up_s * NS_PER_S)
+        while True:
+            await asyncio.sleep(CHECK_S)
+            tally = self._tally
+            alive_ns = max(tally.last_success_ns, self._client.last_token_ns())
+            if tally.failed_in_a_row >= MIN_FAILURES and self._client.now_ns() - alive_ns > give_up_ns:
+                self._end_early(
+                    f"nothing succeeded for {self._plan.limits.give_up_s:g} s: {tally.failed_in_a_row} requests "
+                    f"failed in a row, the last with «{tally.last_error}»"
+                )
+            elif self._ahead.failure is not None and self._offered.is_set():
+                self._end_early(f"no further request could be made: {self._ahead.failure}")
+
+    def _end_early(self, why: str) -> None:
+        if not self._ended_early:
+            self._ended_early = why
+            self._news.set()
+            if self._pace is not None:
+                self._pace.stop()
+
+    def _failed(self, defect: BaseException) -> None:
+        self._defect = self._defect or defect
+        self.stop()
+        self.stop()
+
+    # -- afterwards ----------------------------------------------------------------------------------------------------
+
+    async def _close(self) -> None:
+        if self._client is not None:
+            await self._client.close()
+            if self._client.recount is not None:
+                await asyncio.to_thread(self._client.recount.close)
+        if self._ahead is not None:
+            await asyncio.to_thread(self._ahead.close)
+
+    def _tell_failures(self, part: Part) -> None:
+        assert self._client is not None and self._ahead is not None  # noqa: PT018 - for the type checker
+        failure = self._ahead.failure
+        if failure is not None and not self._ended_early:
+            self._ended_early = f"no further request could be made: {failure}"
+        part.client_failed = failure is not None
+        off_by: Mapping[int, int] = getattr(self._plan.prompts, "off_by", {})
+        part.off_lengths = [off_by[record.index] for record in self._records if record.index in off_by]
+        part.ended_early = self._client.redact(self._ended_early) if self._ended_early else ""
+        if self._client.recount is not None and self._client.recount.failure:
+            part.notes.append(self._client.recount.failure)
+
+
+class LoopLag:
+    """How late the loop gets to what is due, sampled every 10 ms.
+
+    Once a second it also sweeps the last second's garbage, while nothing else is done.
+    """
+
+    def __init__(self, loop: asyncio.AbstractEventLoop, start_ns: int) -> None:
+        self._samples = array("q")
+        self._due_ns = start_ns
+        self._alarm = Alarm(loop, self._sample)
+        self._alarm.set(start_ns)
+
+    def _sample(self) -> None:
+        now_ns = monotonic_ns()
+        self._samples.append(now_ns - self._due_ns)
+        if len(self._samples) % 100 == 0:
+            gc.collect(1)
+            gc.freeze()  # records live to the end: nobody need look at them again
+        # A sample that was missed altogether is one late sample, not many.
+        self._due_ns += LAG_SAMPLE_NS * max(1, -((self._due_ns - monotonic_ns()) // LAG_SAMPLE_NS))
+        self._alarm.set(self._due_ns)
+
+    def close(self) -> array[int]:
+        self._alarm.close()
+        return self._samples
+
+
+def _as_invalid(failure: Exception) -> LoadTestError:
+    """What the arrivals or the prompts raised, as the plan's fault."""
+    return failure if isinstance(failure, LoadTestError) else InvalidPlan(f"The load cannot be made: {failure}")
+
+
+def _since_s(zero_ns: int) -> float:
+    return max(1, monotonic_ns() - zero_ns) / NS_PER_S
+
+
+@contextlib.contextmanager
+def _quiet() -> Iterator[None]:
+    enabled, interval_s = gc.isenabled(), sys.getswitchinterval()
+    gc.collect()
+    gc.freeze()
+    gc.disable()
+    sys.setswitchinterval(SWITCH_INTERVAL_S)
+    try:
+        yield
+    finally:
+        sys.setswitchinterval(interval_s)
+        gc.unfreeze()
+        if enabled:
+            gc.enable()
+
+
+@contextlib.contextmanager
+def _defects_noted(loop: asyncio.AbstractEventLoop, note: Any) -> Iterator[None]:
+    """An exception in a callback is a defect of ours and must not pass as a measurement."""
+    handler = loop.get_exception_handler()
+
+    def handle(loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
+        error = context.get("exception")
+        if error is not None and not isinstance(error, OSError):
+            note(error)
+        elif handler is not None:
+            handler(loop, context)
+
+    loop.set_exception_handler(handle)
+    try:
+        yield
+    finally:
+        loop.set_exception_handler(handler)
+
+
+def _raise_file_limit() -> None:
+    """As many connections as the system lets this process open."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if soft != hard:
+        with contextlib.suppress(ValueError, OSError):
+            resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))

@@ -1,0 +1,154 @@
+"""`Tally` counts in each client process, `Meter` makes one `Progress` of all of them, a few times a second."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+import msgspec
+import numpy as np
+
+from headway.loadtest.client.limits import NS_PER_S
+from headway.loadtest.record import Fate, Record
+from headway.loadtest.runner.degraded import Counts
+
+RECENT_S = 5.0
+_FAILED = (Fate.TIMEOUT, Fate.REFUSED, Fate.SERVER_ERROR, Fate.CONNECTION)
+
+
+class Tick(msgspec.Struct, array_like=True):
+    """One process's counts since the start, and the first-token times that were new since its last tick."""
+
+    sent: int = 0
+    in_flight: int = 0
+    ok: int = 0
+    limited: int = 0
+    failed: int = 0
+    output_tokens: int = 0  # of requests that ended, and what is visible of those that did not
+    offering: bool = True
+    ttft_s: list[float] = []
+    late: int = 0  # of those that are ok: broke a promise
+    last_error: str = ""
+
+
+class Tally:
+    """Fed with every record that ended. One that takes longer than it was promised is late."""
+
+    def __init__(self, *, slo_ttft_s: float | None = None, slo_e2e_s: float | None = None) -> None:
+        self._limits_s = (slo_ttft_s or float("inf"), slo_e2e_s or float("inf"))
+        self.late = 0
+        self.sent = self.ok = self.limited = self.failed = self.output_tokens = 0
+        self.failed_in_a_row = 0  # since the last success; refusals that say when to come again are neither
+        self.last_error = ""
+        self.last_success_ns = 0
+        self._ttft_s: list[float] = []
+
+    def count(self, record: Record) -> None:
+        self.output_tokens += max(record.output_tokens, 0)
+        if record.first_ns >= 0:
+            self._ttft_s.append((record.first_ns - record.scheduled_ns) / NS_PER_S)
+        if record.fate is Fate.OK:
+            self.ok += 1
+            self.failed_in_a_row = 0
+            self.last_success_ns = record.ended_ns
+            self.late += self._is_late(record)
+        elif record.fate is Fate.LIMITED:
+            self.limited += 1
+        elif record.fate in _FAILED:
+            self.failed += 1
+            self.failed_in_a_row += 1
+            self.last_error = record.error
+
+    def _is_late(self, record: Record) -> bool:
+        ttft_s, e2e_s = ((at_ns - record.scheduled_ns) / NS_PER_S for at_ns in (record.first_ns, record.ended_ns))
+        return (record.first_ns >= 0 and ttft_s > self._limits_s[0]) or e2e_s > self._limits_s[1]
+
+    def tick(self, in_flight: int, tokens_in_flight: int, *, offering: bool) -> Tick:
+        new, self._ttft_s = self._ttft_s, []
+        return Tick(
+            sent=self.sent,
+            in_flight=in_flight,
+            ok=self.ok,
+            limited=self.limited,
+            failed=self.failed,
+            output_tokens=self.output_tokens + tokens_in_flight,
+            offering=offering,
+            ttft_s=new,
+            late=self.late,
+            last_error=self.last_error,
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Progress:
+    """A run as it goes. Counts are since its start; rates and percentiles are of the last seconds, None without any."""
+
+    elapsed_s: float  # negative before the start
+    offering: bool  # False: nothing is sent any more, what is under way is waited for
+    sent: int
+    in_flight: int
+    done: int  # ended in whatever way
+    limited: int
+    errors: int
+    recent_rate: float  # requests that ended well, per s
+    recent_output_rate: float  # tokens per s
+    recent_ttft_p50_s: float | None
+    recent_ttft_p99_s: float | None
+    last_error: str = ""
+
+
+class Meter:
+    """Keeps the last tick of each process."""
+
+    def __init__(self, processes: int) -> None:
+        self._ticks = [Tick() for _ in range(processes)]
+        self._past: deque[tuple[float, int, int]] = deque()  # elapsed, ended well, output tokens
+        self._ttft_s: deque[tuple[float, float]] = deque()
+
+    def note(self, process: int, tick: Tick, elapsed_s: float) -> None:
+        self._ticks[process] = tick
+        self._ttft_s.extend((elapsed_s, ttft_s) for ttft_s in tick.ttft_s)
+
+    def counts(self, elapsed_s: float) -> Counts:
+        return Counts(
+            at_s=elapsed_s,
+            sent=self._sum(tick.sent for tick in self._ticks),
+            in_flight=self._sum(tick.in_flight for tick in self._ticks),
+            ok=self._sum(tick.ok for tick in self._ticks),
+            failed=self._sum(tick.failed + tick.limited for tick in self._ticks),
+            late=self._sum(tick.late for tick in self._ticks),
+        )
+
+    def progress(self, elapsed_s: float) -> Progress:
+        ok = self._sum(tick.ok for tick in self._ticks)
+        tokens = self._sum(tick.output_tokens for tick in self._ticks)
+        limited = self._sum(tick.limited for tick in self._ticks)
+        errors = self._sum(tick.failed for tick in self._ticks)
+        self._past.append((elapsed_s, ok, tokens))
+        while len(self._past) > 1 and self._past[0][0] < elapsed_s - RECENT_S:
+            self._past.popleft()
+        while self._ttft_s and self._ttft_s[0][0] < elapsed_s - RECENT_S:
+            self._ttft_s.popleft()
+        since_s, ok_before, tokens_before = self._past[0]
+        span_s = elapsed_s - since_s
+        recent = [ttft_s for _, ttft_s in self._ttft_s]
+        p50, p99 = np.percentile(recent, (50, 99)).tolist() if recent else (None, None)
+        return Progress(
+            elapsed_s=elapsed_s,
+            offering=any(tick.offering for tick in self._ticks),
+            sent=self._sum(tick.sent for tick in self._ticks),
+            in_flight=self._sum(tick.in_flight for tick in self._ticks),
+            done=ok + limited + errors,
+            limited=limited,
+            errors=errors,
+            recent_rate=(ok - ok_before) / span_s if span_s > 0 else 0.0,
+            recent_output_rate=(tokens - tokens_before) / span_s if span_s > 0 else 0.0,
+            recent_ttft_p50_s=p50,
+            recent_ttft_p99_s=p99,
+            last_error=next((tick.last_error for tick in self._ticks if tick.last_error), ""),
+        )
+
+    @staticmethod
+    def _sum(counts: Iterable[int]) -> int:
+        return sum(counts)

@@ -1,0 +1,281 @@
+"""`Run`: a plan carried out. The one door to everything that makes a load and measures it.
+
+measured = await run(plan, on_progress=show)
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import datetime as dt
+import signal
+import threading
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+from time import monotonic_ns
+
+from headway.loadtest.client.limits import NS_PER_S
+from headway.loadtest.errors import InvalidPlan
+from headway.loadtest.record import Record
+from headway.loadtest.result import Environment, Signals
+from headway.loadtest.runner.degraded import Degraded
+from headway.loadtest.runner.measure import CHECK_S, Measurement, Part
+from headway.loadtest.runner.plan import ClosedLoad, Plan
+from headway.loadtest.runner.processes import NoteTick, Processes
+from headway.loadtest.runner.progress import Meter, Progress, Tick
+from headway.loadtest.side.aside import aside
+from headway.loadtest.side.environment import client_facts, environment_of
+from headway.loadtest.side.scrape import Scraper, channel_of
+
+OnProgress = Callable[[Progress], None]
+START_IN_NS = 100_000_000
+_SIGNALS = (signal.SIGINT, signal.SIGTERM)
+
+
+@dataclass(slots=True)
+class Measured:
+    """What came of a plan. Records are in order of schedule; times in them count from `started_at`.
+
+    Shown without the long parts: asyncio shows the result of a task when it restores Ctrl-C, and takes a second for it.
+    """
+
+    started_at: str  # ISO 8601, UTC
+    elapsed_s: float
+    records: list[Record] = field(repr=False)
+    processes: int  # that made the load
+    cpu_ratio: float  # of the busiest: CPU seconds per second
+    cpu_s: float  # of all, from the first request due to the end
+    loop_lags_s: list[float] = field(repr=False)  # of the busiest: how late its event loop was, sampled
+    connections: int  # that were opened
+    signals: Signals = field(repr=False)
+    environment: Environment
+    interrupted: bool = False
+    ended_early: str = ""  # why, if the load was ended before its time by itself
+    client_failed: bool = False  # that was the reason, and not the server
+    degraded: str = ""  # the sign of it, if the load was ended because service had clearly degraded, as was wanted
+    off_lengths: list[int] = field(default_factory=list, repr=False)  # of prompts: tokens too many or too few
+    notes: list[str] = field(default_factory=list)
+
+
+async def run(plan: Plan, *, on_progress: OnProgress | None = None) -> Measured:
+    """Carry a plan out. Raises `LoadTestError`s for what is wrong before the first request; afterwards only
+    `ClientFailed`, for a defect of the load tester.
+
+    Ctrl-C (and SIGTERM) ends the offering and waits a little for what is under way; a second one does not wait. What
+    was measured is returned.
+    """
+    return await Run(plan, on_progress=on_progress).run()
+
+
+class Run:
+    """`run` once; `stop` does what Ctrl-C does."""
+
+    def __init__(self, plan: Plan, *, on_progress: OnProgress | None = None) -> None:
+        self._plan = plan
+        self._on_progress = on_progress
+        self._stops = 0
+        self._degraded = ""
+        self._body: _Here | _Apart | None = None
+        self._asking: asyncio.Task[tuple[Environment, Scraper | None]] | None = None
+
+    def stop(self) -> None:
+        self._stops += 1
+        if self._asking is not None:
+            self._asking.cancel()
+        if self._body is not None:
+            self._body.stop()
+
+    async def run(self) -> Measured:
+        body = self._body = _Here(self._plan) if self._plan.processes == 0 else _Apart(self._plan)
+        meter = _Shown(self._on_progress, body.number, self._enough if self._plan.stop_when_degraded else None)
+        scraper: Scraper | None = None
+        for _ in range(self._stops):  # that came before there was anything to stop
+            body.stop()
+        try:
+            with self._interruptible():
+                await body.prepare()
+                environment, scraper = await self._asked()
+                # Far enough ahead that every process has the order by then.
+                zero_ns = meter.zero_ns = monotonic_ns() + START_IN_NS
+                started_at = dt.datetime.now(dt.UTC) + dt.timedelta(seconds=START_IN_NS / NS_PER_S)
+                if scraper is not None:
+                    scraper.start(zero_ns)
+                parts = await body.run(zero_ns, meter.note)
+                elapsed_s = (monotonic_ns() - zero_ns) / NS_PER_S
+        finally:
+            await asyncio.to_thread(meter.close)
+            body.close()
+            signals = await asyncio.to_thread(scraper.stop) if scraper is not None else Signals()
+        return self._measured(started_at, elapsed_s, parts, signals, environment)
+
+    def _enough(self, why: str) -> None:
+        """Once: what a rising load was to show has been seen."""
+        if not self._degraded and self._body is not None:
+            self._degraded = why
+            self._body.stop()
+
+    async def _asked(self) -> tuple[Environment, Scraper | None]:
+        """What the server says about itself; a server that is slow to say it does not hold up Ctrl-C."""
+        self._asking = asyncio.create_task(aside(self._ask_server))
+        try:
+            return await self._asking
+        except asyncio.CancelledError:
+            if not self._stops:
+                raise
+            return Environment(model=self._plan.ask.model, client=client_facts()), None
+        finally:
+            self._asking = None
+
+    def _ask_server(self) -> tuple[Environment, Scraper | None]:
+        plan = self._plan
+        if plan.scrape_interval_s is None:
+            return Environment(model=plan.ask.model, client=client_facts()), None
+        channel, paths = channel_of(plan)
+        scraper = Scraper(channel, paths, plan.scrape_interval_s)
+        sample = next(filter(None, (scraper.ask() for _ in range(len(paths)))), None)
+        address = plan.ask.address
+        return environment_of(channel, address.root, address.base, plan.ask.model, sample), scraper
+
+    def _measured(
+        self, started_at: dt.datetime, elapsed_s: float, parts: list[Part], signals: Signals, told: Environment
+    ) -> Measured:
+        busiest = max(parts, key=lambda part: part.cpu_ratio)
+        records = [record for part in parts for record in part.records]
+        records.sort(key=lambda record: record.index)
+        ended_early = "; ".join(dict.fromkeys(part.ended_early for part in parts if part.ended_early))
+        if not records and not ended_early and not self._stops:
+            self._check_time(parts)
+        return Measured(
+            started_at=started_at.isoformat(timespec="milliseconds"),
+            elapsed_s=elapsed_s,
+            records=records,
+            processes=len(parts),
+            cpu_ratio=busiest.cpu_ratio,
+            cpu_s=sum(part.cpu_s for part in parts),
+            loop_lags_s=[lag_ns / NS_PER_S for lag_ns in busiest.loop_lag_ns],
+            connections=sum(part.connections for part in parts),
+            signals=signals,
+            environment=told,
+            interrupted=self._stops > 0,
+            ended_early=ended_early,
+            degraded=self._degraded,
+            off_lengths=[off for part in parts for off in part.off_lengths],
+            client_failed=any(part.client_failed for part in parts),
+            notes=list(dict.fromkeys(note for part in parts for note in part.notes)),
+        )
+
+    def _check_time(self, parts: list[Part]) -> None:
+        """A closed loop always has something to send: raises InvalidPlan where nothing was. Open ones may have none."""
+        load = self._plan.load
+        if isinstance(load, ClosedLoad) and load.duration_s is not None and load.requests != 0:
+            late_s = max((lag_ns for part in parts for lag_ns in part.loop_lag_ns), default=0) / NS_PER_S
+            raise InvalidPlan(
+                f"Nothing was sent: the {load.duration_s:g} s of the load were over before this client came to its "
+                f"first request (its event loop was late by {late_s:.2g} s). Use a longer --duration."
+            )
+
+    @contextlib.contextmanager
+    def _interruptible(self) -> Iterator[None]:
+        """While it is open, the signals that end a program end the load instead."""
+        loop = asyncio.get_running_loop()
+        if threading.current_thread() is not threading.main_thread():
+            yield
+            return
+        earlier = {number: handler for number in _SIGNALS if (handler := signal.getsignal(number)) is not None}
+        for number in earlier:
+            loop.add_signal_handler(number, self.stop)
+        try:
+            yield
+        finally:
+            for number, handler in earlier.items():
+                loop.remove_signal_handler(number)
+                signal.signal(number, handler)
+
+
+class _Shown:
+    """Ticks become progress, in a thread of its own: whoever draws it does not hold up the load."""
+
+    def __init__(
+        self, on_progress: OnProgress | None, processes: int, enough: Callable[[str], None] | None = None
+    ) -> None:
+        self._on_progress = on_progress
+        self._enough = enough  # is told when service has clearly degraded
+        self._degraded = Degraded()
+        self._meter = Meter(processes)
+        self._drawing: ThreadPoolExecutor | None = None
+        self.zero_ns = monotonic_ns()
+        self._drawn_ns = 0
+        if on_progress is not None:
+            self._drawing = ThreadPoolExecutor(1, "headway-progress")
+
+    def note(self, process: int, tick: Tick) -> None:
+        if self._on_progress is None and self._enough is None:
+            return
+        now_ns = monotonic_ns()
+        elapsed_s = (now_ns - self.zero_ns) / NS_PER_S
+        self._meter.note(process, tick, elapsed_s)
+        if now_ns - self._drawn_ns >= CHECK_S * NS_PER_S * 0.8:  # ticks of several processes are drawn once
+            self._drawn_ns = now_ns
+            if self._drawing is not None and self._on_progress is not None:
+                self._drawing.submit(self._on_progress, self._meter.progress(elapsed_s))
+            if self._enough is not None and (why := self._degraded.look(self._meter.counts(elapsed_s))):
+                self._enough(why)
+
+    def close(self) -> None:
+        """Draw how it ended."""
+        if self._drawing is not None and self._on_progress is not None:
+            elapsed_s = (monotonic_ns() - self.zero_ns) / NS_PER_S
+            self._drawing.submit(self._on_progress, self._meter.progress(elapsed_s))
+            self._drawing.shutdown(wait=True)
+
+
+class _Here:
+    """The load is made on the running event loop."""
+
+    number = 1
+
+    def __init__(self, plan: Plan) -> None:
+        self._measurement = Measurement(plan)
+
+    async def prepare(self) -> None:
+        await self._measurement.prepare()
+
+    async def run(self, zero_ns: int, note_tick: NoteTick) -> list[Part]:
+        ticks = asyncio.create_task(self._tick(note_tick))
+        try:
+            return [await self._measurement.run(zero_ns)]
+        finally:
+            ticks.cancel()
+            note_tick(0, self._measurement.tick())
+
+    async def _tick(self, note_tick: NoteTick) -> None:
+        while True:
+            await asyncio.sleep(CHECK_S)
+            note_tick(0, self._measurement.tick())
+
+    def stop(self) -> None:
+        self._measurement.stop()
+
+    def close(self) -> None:
+        """Nothing is left: the measurement cleans up after itself."""
+
+
+class _Apart:
+    """The load is made by processes beside this one."""
+
+    def __init__(self, plan: Plan) -> None:
+        self._processes = Processes(plan)
+        self.number = self._processes.number
+
+    async def prepare(self) -> None:
+        await self._processes.prepare()
+
+    async def run(self, zero_ns: int, note_tick: NoteTick) -> list[Part]:
+        return await self._processes.run(zero_ns, note_tick)
+
+    def stop(self) -> None:
+        self._processes.stop()
+
+    def close(self) -> None:
+        self._processes.close()

@@ -1,0 +1,107 @@
+"""`SideChannel`: plain blocking HTTP beside the load, for questions that no figure depends on. Not thread-safe."""
+
+from __future__ import annotations
+
+import contextlib
+import http.client
+import ssl
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+from urllib.parse import urljoin, urlsplit
+
+import msgspec
+
+from headway.loadtest.client.address import Address
+
+MAX_BODY_BYTES = 32 * 1024 * 1024
+_REDIRECTS = (301, 302, 307, 308)
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    status: int
+    headers: Mapping[str, str]  # names in lower case
+    body: bytes
+
+    @property
+    def json(self) -> Any:
+        """None where it is no JSON."""
+        try:
+            return msgspec.json.decode(self.body)
+        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+            return None
+
+
+class SideChannel:
+    """One kept connection. Every failure is an `OSError`."""
+
+    def __init__(
+        self, address: Address, headers: Mapping[str, str], tls: ssl.SSLContext | None, timeout_s: float
+    ) -> None:
+        self._address = address
+        self._headers = {name: value for name, value in headers.items() if name != "host"}
+        self._tls = tls
+        self._timeout_s = timeout_s
+        self._connection: http.client.HTTPConnection | None = None
+
+    def get(self, path: str) -> Answer:
+        """One redirect on the same server is followed."""
+        answer = self._ask("GET", path, None, {})
+        if answer.status in _REDIRECTS:
+            to = urlsplit(urljoin(path, answer.headers.get("location", "")))
+            if to.netloc in ("", self._address.authority):
+                answer = self._ask("GET", to.path + (f"?{to.query}" if to.query else ""), None, {})
+        return answer
+
+    def with_headers(self, headers: Mapping[str, str]) -> SideChannel:
+        """Another channel to the same server."""
+        return SideChannel(self._address, headers, self._tls, self._timeout_s)
+
+    def json(self, path: str) -> Any:
+        """What a GET answers as JSON; None whatever goes wrong."""
+        with contextlib.suppress(OSError):
+            answer = self.get(path)
+            return answer.json if answer.status == 200 else None
+        return None
+
+    def post(self, path: str, body: bytes, headers: Mapping[str, str]) -> Answer:
+        return self._ask("POST", path, body, headers)
+
+    def close(self) -> None:
+        if self._connection is not None:
+            self._connection.close()
+            self._connection = None
+
+    def _ask(self, method: str, path: str, body: bytes | None, headers: Mapping[str, str]) -> Answer:
+        kept = self._connection is not None
+        try:
+            return self._ask_once(method, path, body, headers)
+        except (OSError, http.client.HTTPException) as error:
+            self.close()
+            if not kept or isinstance(error, TimeoutError):
+                raise _as_os_error(error) from None
+        try:
+            return self._ask_once(method, path, body, headers)  # the kept connection was closed meanwhile
+        except (OSError, http.client.HTTPException) as error:
+            self.close()
+            raise _as_os_error(error) from None
+
+    def _ask_once(self, method: str, path: str, body: bytes | None, headers: Mapping[str, str]) -> Answer:
+        if self._connection is None:
+            host, port = self._address.host, self._address.port
+            if self._tls is None:
+                self._connection = http.client.HTTPConnection(host, port, timeout=self._timeout_s)
+            else:
+                self._connection = http.client.HTTPSConnection(host, port, timeout=self._timeout_s, context=self._tls)
+        self._connection.request(method, path, body, {**self._headers, **headers})
+        response = self._connection.getresponse()
+        data = response.read(MAX_BODY_BYTES)
+        told = {name.lower(): value for name, value in response.getheaders()}
+        if not response.isclosed():
+            self.close()  # there is more than anybody wants
+        return Answer(response.status, told, data)
+
+
+def _as_os_error(error: Exception) -> OSError:
+    return error if isinstance(error, OSError) else OSError(f"no HTTP answer: {type(error).__name__}")

@@ -1,0 +1,211 @@
+"""The verdict on a run: may its figures be believed? Every reason is one line with its numbers.
+
+Worst first. Each verdict takes away more than those after it:
+
+| verdict | what it takes away | exit code |
+|---|---|---|
+| CLIENT-LIMITED | the load was not what was asked for: the figures are of this machine, not of the server | 3 |
+| SERVER-ERRORS | the figures are of the requests that survived | 4 |
+| UNSTEADY | the figures depend on how long the run lasted | 5 |
+| TOO-FEW-SAMPLES | the figures may be right, but nobody can tell | 6 |
+| VALID | nothing | 0 |
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from headway.loadtest import steady
+from headway.loadtest.record import Fate
+from headway.loadtest.result import Client, Distribution, Finding, Group, Load, Summary, Verdict, Word
+from headway.loadtest.table import Table
+from headway.metrics import latency
+from headway.metrics.percentiles import key, samples_needed
+
+# A limit that was kept on purpose (429, 503 with a time) is an answer. What was cancelled had not ended when the run no
+# longer waited for it; when a user ended the run, that says nothing about the server.
+ERRORS = (Fate.REFUSED, Fate.TIMEOUT, Fate.SERVER_ERROR, Fate.CONNECTION, Fate.CANCELLED)
+
+
+@dataclass(frozen=True, slots=True)
+class Tolerances:
+    """Where a verdict begins. Shares are of the requests that were due in the window."""
+
+    missed_rate: float = 0.01  # of the offered rate
+    # The client may be late by this much, or by this share of what its lag adds to where that is more, up to the last:
+    # a late send to TTFT, a late loop to the gaps between chunks.
+    lag_s: float = 0.002
+    loop_lag_s: float = 0.005
+    lag_share: float = 0.1
+    most_lag_s: float = 0.1
+    cpu_ratio: float = 0.9  # of one core, by the busiest client process
+    errors: float = 0.01
+    # Refusals by a limit: more than this is told with a VALID run, and with more than that the few that were served
+    # say little about the load that was offered.
+    limited_told: float = 0.01
+    limited: float = 0.5
+    queue_growth: float = 0.02  # over the window, of the requests due in it, when there is no doubt about it
+    queue_much_growth: float = 0.05  # the same, when it is merely likely
+    queue_ratio: float = 0.2  # and of the requests in flight
+    queue_surplus: float = 3.0  # in flight at the end, as a multiple of what Little's law expects
+    queue_surplus_requests: float = 10.0  # and by so many at least
+    latency_drift: float = 0.2  # over the window, of the median
+    percentile: float = 99.0  # the highest that the run is for
+
+
+DEFAULT = Tolerances()
+
+
+def judge(
+    table: Table,
+    summary: Summary,
+    client: Client,
+    load: Load,
+    tolerances: Tolerances = DEFAULT,
+    *,
+    interrupted: bool = False,
+    ended_early: str = "",
+    client_failed: bool = False,
+) -> Verdict:
+    """All that is wrong with a run, worst first.
+
+    `interrupted`: by a user. `ended_early`: why, if the load ended before its time by itself; because the client
+    failed, or else the server.
+    """
+    early = [f"the load ended early: {ended_early}"] if ended_early else []
+    said = {
+        Word.CLIENT_LIMITED: [*(early if client_failed else ()), *_client_limited(client, summary, tolerances)],
+        Word.SERVER_ERRORS: [
+            *(early if not client_failed else ()),
+            *_server_errors(summary, tolerances, interrupted=interrupted),
+        ],
+        Word.UNSTEADY: _unsteady(table, summary, load, tolerances),
+        Word.TOO_FEW_SAMPLES: _too_few(summary.overall, tolerances),
+    }
+    findings = [Finding(verdict=word, evidence=line) for word in Word for line in said.get(word, ())]
+    name = findings[0].verdict if findings else Word.VALID
+    return Verdict(name=name, findings=findings, remarks=_remarks(summary.overall, tolerances))
+
+
+def _client_limited(client: Client, summary: Summary, tolerances: Tolerances) -> list[str]:
+    said = []
+    offered, sent = client.offered_rate, client.sent_rate
+    if offered:
+        missed, seconds = offered - sent, summary.window_s[1] - summary.window_s[0]
+        # One request may cross the window's end by being a little late; that is no missed rate.
+        if missed > tolerances.missed_rate * offered and missed * seconds > 1.5:
+            said.append(
+                f"{sent:.4g} of {offered:.4g} requests/s were sent: {missed / offered:.1%} missed,"
+                f" {tolerances.missed_rate:.0%} allowed"
+            )
+    by_name = summary.overall.distributions
+    first_s = _typical(by_name["ttft_from_send"]) or _typical(by_name["e2e_from_send"]) or 0.0
+    for what, lag, floor_s, typical_s in (
+        ("requests were sent", client.lag, tolerances.lag_s, first_s),
+        ("the client's event loop was", client.loop_lag, tolerances.loop_lag_s, _typical(by_name["icl"]) or first_s),
+    ):
+        late = _highest(lag, 99)
+        allowed_s = min(max(floor_s, tolerances.lag_share * typical_s), tolerances.most_lag_s)
+        if late and late[1] > allowed_s:
+            said.append(f"{what} {late[1] * 1e3:.3g} ms late at p{key(late[0])}, {allowed_s * 1e3:.3g} ms allowed")
+    if client.cpu_ratio > tolerances.cpu_ratio:
+        said.append(f"the client used {client.cpu_ratio:.0%} of a core, {tolerances.cpu_ratio:.0%} allowed")
+    return said
+
+
+def _server_errors(summary: Summary, tolerances: Tolerances, *, interrupted: bool) -> list[str]:
+    group, said = summary.overall, []
+    counted = [fate for fate in ERRORS if not (interrupted and fate is Fate.CANCELLED)]
+    failed = {fate.value: group.fates[fate.value] for fate in counted if group.fates.get(fate.value)}
+    count = sum(failed.values())
+    if count > tolerances.errors * group.requests:
+        parts = ", ".join(f"{number} {_IN_WORDS.get(fate, fate)}" for fate, number in failed.items())
+        often = f"; most often: {next(iter(summary.errors))}" if summary.errors else ""
+        share = f"{count / group.requests:.1%}, {tolerances.errors:.0%} allowed"
+        said.append(f"{count} of {group.requests} requests failed ({share}): {parts}{often}")
+    limited = group.fates.get(Fate.LIMITED.value, 0)
+    if limited > tolerances.limited * group.requests:
+        said.append(f"{_limited(limited, group)}, {tolerances.limited:.0%} allowed: what was served says little of it")
+    return said
+
+
+_IN_WORDS = {Fate.CANCELLED.value: "not ended when the run stopped waiting for them"}
+
+
+def _remarks(group: Group, tolerances: Tolerances) -> list[str]:
+    limited = group.fates.get(Fate.LIMITED.value, 0)
+    if not tolerances.limited_told * group.requests < limited <= tolerances.limited * group.requests:
+        return []
+    return [f"{_limited(limited, group)}: the latencies are of those that were served"]
+
+
+def _limited(limited: int, group: Group) -> str:
+    return f"{limited} of {group.requests} requests were turned away by a limit ({limited / group.requests:.1%})"
+
+
+def _unsteady(table: Table, summary: Summary, load: Load, tolerances: Tolerances) -> list[str]:
+    """A load that is not the same all along is meant to change queues and latencies: of it is only asked whether, at
+    the end, far more requests are in flight than the highest rate explains. A ramp, whose knee is looked for, goes
+    beyond what a server can do on purpose.
+    """
+    if summary.knee is not None:
+        return []
+    times, window_s = table.timings, summary.window_s
+    said = []
+    queue = steady.queue(times, window_s, stationary=load.stationary) if load.loop == "open" else None
+    if queue:
+        said += _queue_grew(queue, tolerances) if load.stationary else _queue_left(queue, tolerances)
+    if not load.stationary:
+        return said
+    for name, seconds in (("E2E", latency.e2e_s(times)), ("TTFT", latency.ttft_s(times))):
+        drift = steady.drift(times, seconds, window_s)
+        if drift and drift.real() and abs(drift.relative) > tolerances.latency_drift:
+            said.append(
+                f"{name} drifted by {drift.change:+.3g} s over the window ({drift.relative:+.0%} of its median"
+                f" {drift.level:.3g} s, p = {drift.p_value:.1g})"
+            )
+    return said
+
+
+def _queue_grew(queue: steady.Queue, tolerances: Tolerances) -> list[str]:
+    trend, least = queue.trend, tolerances.queue_growth * queue.arrivals
+    much = trend.change > tolerances.queue_much_growth * queue.arrivals
+    if trend.real(steady.LIKELY if much else steady.CERTAIN) and trend.change > max(
+        least, tolerances.queue_ratio * trend.level
+    ):
+        share = f"{trend.change / queue.arrivals:.1%} of those due, p = {trend.p_value:.1g}"
+        return [f"the queue grew by {trend.change:.3g} requests over the window ({share}): the server does not keep up"]
+    return _queue_left(queue, tolerances)
+
+
+def _queue_left(queue: steady.Queue, tolerances: Tolerances) -> list[str]:
+    surplus = queue.at_end - queue.expected
+    many = surplus > max(tolerances.queue_growth * queue.arrivals, tolerances.queue_surplus_requests)
+    if many and queue.at_end > tolerances.queue_surplus * queue.expected:
+        return [f"{queue.at_end:.3g} requests were in flight at the end, Little's law expects {queue.expected:.3g}"]
+    return []
+
+
+def _too_few(group: Group, tolerances: Tolerances) -> list[str]:
+    needed = samples_needed(tolerances.percentile)
+    ttft, e2e = (group.distributions[name].samples for name in ("ttft", "e2e"))
+    name, there = ("a TTFT", ttft) if ttft or not e2e else ("an end", e2e)  # answers in one piece have no TTFT
+    if there >= needed:
+        return []
+    return [f"{there} requests in the window have {name}, p{key(tolerances.percentile)} needs {needed:,}"]
+
+
+def _typical(figures: Distribution) -> float | None:
+    return figures.percentiles["50"].value or figures.mean
+
+
+def _highest(figures: Distribution, percentile: float) -> tuple[float, float] | None:
+    """The highest percentile up to this one that is told, and its value; the maximum of a few samples."""
+    told = [
+        (float(name), figure.value)
+        for name, figure in figures.percentiles.items()
+        if figure.value is not None and float(name) <= percentile
+    ]
+    if told:
+        return max(told)
+    return (100.0, figures.max) if figures.max is not None else None

@@ -1,0 +1,220 @@
+"""What the times of requests mean: one definition for each figure, for the load tester and the simulator alike.
+
+| figure | definition |
+|---|---|
+| TTFT | scheduled send → first visible token, so a late client cannot hide queueing; the same from the actual send |
+| ITL | gap between consecutive tokens of one request; a chunk of n tokens is n gaps of gap / n |
+| ICL | gap between consecutive chunks, raw |
+| TPOT | (last − first) / (n − 1) over the n output tokens of a request; undefined for n = 1, never 0 |
+| E2E | scheduled send → end of the stream; the same from the actual send |
+| lag | actual send − scheduled send: the client's own delay |
+
+A request has a TTFT, ITL and ICL as soon as its tokens came, whatever became of it later: a server that dies in
+the middle of its slowest streams must not look faster for it. TPOT and E2E need an end: finished requests have them.
+Undefined is NaN. What was *given up* (timed out, or still under way when nobody waited any longer) took longer than
+was waited: its TTFT, if no token had come, and its E2E are infinite, so that no percentile looks better for it. How
+long was waited bounds them from below (`waited_s`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, fields
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+Ints = npt.NDArray[np.int64]
+Floats = npt.NDArray[np.float64]
+Bools = npt.NDArray[np.bool_]
+Counts = npt.NDArray[np.uint16]
+
+UNKNOWN = -1
+NS = 1e-9
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Timings:
+    """What became of n requests, as columns, in order of schedule. Times are ns on one clock; -1: it never happened.
+
+    The gaps of all requests lie one after the other; `gap_counts` says how many are whose.
+    """
+
+    scheduled_ns: Ints
+    sent_ns: Ints
+    first_ns: Ints  # first visible token
+    last_ns: Ints  # last visible token
+    ended_ns: Ints  # the stream's end, or the error
+    ok: Bools  # finished well
+    given_up: Bools  # not waited for any longer, at `ended_ns`; what would have become of it is not known
+    input_tokens: Ints
+    output_tokens: Ints
+    first_tokens: Ints  # in the first visible chunk
+    gap_counts: Ints
+    gaps_ns: Ints  # between visible chunks
+    gap_tokens: Counts  # in the chunk that ends the gap
+
+    def __len__(self) -> int:
+        return len(self.scheduled_ns)
+
+    def select(self, rows: Bools) -> Timings:
+        """Some of the requests."""
+        if rows.all():
+            return self
+        gaps = np.repeat(rows, self.gap_counts)
+        return self._each(lambda column: column[rows], lambda column: column[gaps])
+
+    def due_within(self, start_ns: float, end_ns: float) -> Timings:
+        """The requests that were due in [start, end). They follow one another, so nothing is copied."""
+        first, last = np.searchsorted(self.scheduled_ns, [start_ns, end_ns]).tolist()
+        ends = np.concatenate(([0], np.cumsum(self.gap_counts)))
+        rows, gaps = slice(first, last), slice(int(ends[first]), int(ends[last]))
+        return self._each(lambda column: column[rows], lambda column: column[gaps])
+
+    def _each(self, request: Callable[[Any], Any], gap: Callable[[Any], Any]) -> Timings:
+        per_gap = {"gaps_ns", "gap_tokens"}
+        columns = {
+            field.name: (gap if field.name in per_gap else request)(getattr(self, field.name)) for field in fields(self)
+        }
+        return Timings(**columns)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class TokenGaps:
+    """Gaps between tokens, in order of the requests: `seconds` each, for `tokens` equal ones, of request `owner`."""
+
+    seconds: Floats
+    tokens: Counts
+    owner: npt.NDArray[np.int32]
+
+
+def elapsed_s(start_ns: Ints, end_ns: Ints) -> Floats:
+    """Seconds from one moment to another, NaN where either never came."""
+    seconds: Floats = np.multiply(end_ns - start_ns, NS)
+    seconds[(start_ns < 0) | (end_ns < 0)] = np.nan
+    return seconds
+
+
+def streamed(t: Timings) -> bool:
+    """Tokens were seen as they came, or nothing ended well and nobody knows: answers in one piece have no TTFT."""
+    return bool((t.first_ns >= 0).any()) or not t.ok.any()
+
+
+def ttft_s(t: Timings) -> Floats:
+    return _first(t, t.scheduled_ns)
+
+
+def ttft_from_send_s(t: Timings) -> Floats:
+    return _first(t, t.sent_ns)
+
+
+def e2e_s(t: Timings) -> Floats:
+    return _end(t, t.scheduled_ns)
+
+
+def e2e_from_send_s(t: Timings) -> Floats:
+    return _end(t, t.sent_ns)
+
+
+def waited_s(t: Timings) -> Floats:
+    """How long a request that was given up had been waited for: at least so long it would have taken."""
+    return np.where(t.given_up, elapsed_s(t.scheduled_ns, t.ended_ns), np.nan)
+
+
+def waited_from_send_s(t: Timings) -> Floats:
+    return np.where(t.given_up, elapsed_s(t.sent_ns, t.ended_ns), np.nan)
+
+
+def _first(t: Timings, start_ns: Ints) -> Floats:
+    seconds = elapsed_s(start_ns, t.first_ns)
+    if streamed(t):
+        seconds[t.given_up & (start_ns >= 0) & (t.first_ns < 0)] = np.inf
+    return seconds
+
+
+def _end(t: Timings, start_ns: Ints) -> Floats:
+    seconds: Floats = np.where(t.ok, elapsed_s(start_ns, t.ended_ns), np.nan)
+    seconds[t.given_up & (start_ns >= 0)] = np.inf
+    return seconds
+
+
+def lag_s(t: Timings) -> Floats:
+    return elapsed_s(t.scheduled_ns, t.sent_ns)
+
+
+def tpot_s(t: Timings) -> Floats:
+    defined = t.ok & (t.output_tokens > 1)
+    return np.where(defined, elapsed_s(t.first_ns, t.last_ns) / np.maximum(t.output_tokens - 1, 1), np.nan)
+
+
+def chunk_gaps_s(t: Timings) -> Floats:
+    """ICL, in order of time."""
+    order = np.argsort(chunk_times_ns(t), kind="stable")
+    seconds: Floats = np.multiply(t.gaps_ns[order], NS)
+    return seconds
+
+
+def chunk_times_ns(t: Timings) -> Ints:
+    """When each chunk after the first came: the end of each gap.
+
+    Streams of several choices lie within one another. Their gaps then add up to a multiple of the request's time, and
+    are placed in it evenly.
+    """
+    ends = np.cumsum(t.gap_counts)
+    times: Ints = np.cumsum(t.gaps_ns)
+    upto = np.append(times, 0)  # the last one is what lies before the first
+    before = upto[ends - t.gap_counts - 1]
+    total = upto[ends - 1] - before
+    span = t.last_ns - t.first_ns
+    if ((total == span) | (t.gap_counts == 0)).all():
+        times += np.repeat(t.first_ns - before, t.gap_counts)
+        return times
+    scale = np.divide(span, total, out=np.ones(len(t)), where=total > 0)
+    since = (times - np.repeat(before, t.gap_counts)) * np.repeat(scale, t.gap_counts)
+    times = np.repeat(t.first_ns, t.gap_counts)
+    times += np.round(since).astype(np.int64)
+    return times
+
+
+def token_gaps(t: Timings) -> TokenGaps:
+    """ITL. A chunk that no token is counted for lends its gap to the next that has some."""
+    owner = np.repeat(np.arange(len(t), dtype=np.int32), t.gap_counts)
+    seconds: Floats = np.multiply(t.gaps_ns, NS)
+    told = t.gap_tokens > 0
+    if not told.all():
+        heir: Ints = np.cumsum(told) - told  # of each chunk: which of those with tokens takes its gap
+        heirs_owner = np.append(owner[told], -1)
+        kept = heirs_owner[heir] == owner  # the last chunks of a request may have no heir
+        seconds = np.bincount(heir[kept], weights=seconds[kept], minlength=int(told.sum())).astype(np.float64)
+        owner = owner[told]
+    tokens = t.gap_tokens[told]
+    seconds /= tokens
+    return TokenGaps(seconds, tokens, owner)
+
+
+def token_gaps_in_time(t: Timings) -> tuple[Floats, Counts | None]:
+    """ITL in order of time: samples and weights for `percentiles.distribution`, None when each stands for itself."""
+    if (t.gap_tokens == 1).all():
+        return chunk_gaps_s(t), None
+    gaps = token_gaps(t)
+    order = np.argsort(chunk_times_ns(t)[t.gap_tokens > 0], kind="stable")
+    return gaps.seconds[order], gaps.tokens[order]
+
+
+def request_gap_s(t: Timings, percentile: float = 99) -> Floats:
+    """Of each request, this percentile of the gaps between its own tokens. NaN for one that has none."""
+    gaps = token_gaps(t)
+    order = np.lexsort((gaps.seconds, gaps.owner))
+    seconds, upto = gaps.seconds[order], np.cumsum(gaps.tokens[order], dtype=np.int64)
+    count = np.bincount(gaps.owner, weights=gaps.tokens, minlength=len(t)).astype(np.int64)
+    before = np.cumsum(count) - count
+    some = count > 0
+    place = percentile / 100 * (count[some] - 1)
+    below = np.floor(place).astype(np.int64)
+    low = seconds[np.searchsorted(upto, before[some] + below, side="right")]
+    above = np.minimum(below + 1, count[some] - 1)
+    high = seconds[np.searchsorted(upto, before[some] + above, side="right")]
+    result = np.full(len(t), np.nan)
+    result[some] = low + (high - low) * (place - below)
+    return result

@@ -1,0 +1,71 @@
+"""What is made ahead of a load, and when a closed loop is over: no longer than needed, no shorter than wanted."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import time
+
+import pytest
+
+from headway.loadtest.errors import InvalidPlan
+from headway.loadtest.runner.ahead import Ahead, untimed
+from headway.loadtest.runner.plan import ClosedLoad
+from headway.loadtest.runner.run import run
+from headway.workload.item import Item
+from tests.loadtest.servers import Turn, plan_for, serving, talks
+
+MS = 1_000_000
+ITEM = Item(5, 3)
+
+
+def test_an_endless_closed_loop_begins_with_what_it_needs() -> None:
+    """Not with a full store: two for each slot at least, and what a second makes; more only as it is used up."""
+    made = 0
+
+    def make(_item: Item, _index: int) -> bytes:
+        nonlocal made
+        time.sleep(0.004)
+        made += 1
+        return b"x"
+
+    ahead = Ahead(untimed(itertools.repeat(ITEM), None), make, least=20)
+    try:
+        ahead.warm(30.0)
+        time.sleep(0.1)
+        before = made
+        time.sleep(0.1)
+        assert 20 <= before == made < 1000, "five seconds would make 1,250"
+        assert [ahead.pop().index for _ in range(before)] == list(range(before))
+        until_s = time.monotonic() + 10
+        while made == before and time.monotonic() < until_s:
+            time.sleep(0.01)
+        assert made > before
+    finally:
+        ahead.close()
+
+
+async def test_a_closed_loop_goes_on_until_it_has_enough() -> None:
+    async def script(turn: Turn) -> None:
+        await asyncio.sleep(0.02)
+        await talks(turn)
+
+    items = itertools.repeat(ITEM)
+    async with serving(script) as server:
+        enough = ClosedLoad(items, 2, duration_s=0.1, at_least=40, most_s=60.0)
+        assert len((await run(plan_for(server.url, enough))).records) == 40
+        bounded = ClosedLoad(items, 2, duration_s=0.1, at_least=100_000, most_s=0.5)
+        assert 2 < len((await run(plan_for(server.url, bounded))).records) <= 60
+        met = ClosedLoad(items, 2, duration_s=0.5, at_least=1, most_s=60.0)
+        assert 2 < len((await run(plan_for(server.url, met))).records) <= 60
+
+
+async def test_a_closed_loop_that_came_to_nothing_says_why(monkeypatch: pytest.MonkeyPatch) -> None:
+    from headway.loadtest.runner.pace import ClosedPace
+
+    start = ClosedPace.start
+    monkeypatch.setattr(ClosedPace, "start", lambda self, zero_ns: start(self, zero_ns + 200 * MS))
+    monkeypatch.setattr(ClosedPace, "_over_at", lambda self, now_ns: now_ns >= -200 * MS + (self._end_ns or 0))
+    async with serving(talks) as server:
+        with pytest.raises(InvalidPlan, match=r"Nothing was sent: the 0.01 s .* longer --duration"):
+            await run(plan_for(server.url, ClosedLoad(itertools.repeat(ITEM), 1, duration_s=0.01)))

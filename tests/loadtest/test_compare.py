@@ -1,0 +1,246 @@
+"""Comparisons: what must be equal, what is unknown, and what is more than noise."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from headway.loadtest.bench.files import Files, read, save
+from headway.loadtest.bench.tester import Result
+from headway.loadtest.compare import DIFFERENT, UNKNOWN, Comparison, compare, distance
+from headway.loadtest.record import Record
+from headway.loadtest.result import Environment, Load, Run, Slo
+from tests.loadtest import queues
+from tests.loadtest.runs import load, run
+
+KNOWN = Environment(
+    model="m",
+    precision="bf16",
+    quantisation="none",
+    device="CPU",
+    device_count=1,
+    framework="headway 1",
+    flags={"a": "1"},
+)
+
+
+def records_of(seed: int, service_s: float = 0.05, rate: float = 8.0) -> list[Record]:
+    rng = np.random.default_rng(seed)
+    arrived = queues.poisson(rng, rate, 300)
+    return queues.records(queues.single(arrived, rng.exponential(service_s, len(arrived))))
+
+
+def run_of(records: list[Record], environment: Environment = KNOWN, what: Load | None = None, **more: Any) -> Run:
+    return run(records, what or load(300.0, rate=8.0), environment=environment, **more)
+
+
+def changed(run: Run, **environment: Any) -> Run:
+    return msgspec.structs.replace(run, environment=msgspec.structs.replace(run.environment, **environment))
+
+
+@pytest.fixture(scope="module")
+def records() -> list[list[Record]]:
+    return [records_of(0), records_of(1), records_of(2, service_s=0.08)]
+
+
+@pytest.fixture(scope="module")
+def runs(records) -> list[Run]:
+    return [run_of(some) for some in records]
+
+
+def states(comparison: Comparison, state: str) -> set[str]:
+    return {condition.name for condition in comparison.conditions if condition.state == state}
+
+
+# -- may they be compared? -------------------------------------------------------------------------------------------
+
+
+def test_two_runs_of_the_same_are_comparable(runs, records):
+    for more in ((), (records[0], records[1])):
+        comparison = compare(runs[0], runs[1], *more)
+        assert comparison.comparable
+        assert not states(comparison, DIFFERENT) | states(comparison, UNKNOWN)
+        assert comparison.settings == []
+
+
+@pytest.mark.parametrize(
+    ("change", "name"),
+    [
+        ({"model": "other"}, "model"),
+        ({"precision": "f32"}, "precision"),
+        ({"quantisation": "int4"}, "quantisation"),
+        ({"device": "GPU"}, "device"),
+        ({"device_count": 2}, "device_count"),
+        ({"framework": "vllm 1"}, "framework"),
+    ],
+)
+def test_another_means_is_not_comparable(runs, change, name):
+    comparison = compare(runs[0], changed(runs[1], **change))
+    assert not comparison.comparable
+    assert states(comparison, DIFFERENT) == {name}
+    assert compare(runs[0], changed(runs[1], **change), varied={name}).comparable
+
+
+def test_unknown_is_not_equal(runs):
+    comparison = compare(changed(runs[0], precision=None), changed(runs[1], precision=None))
+    assert not comparison.comparable
+    assert states(comparison, UNKNOWN) == {"precision"}
+    assert states(comparison, DIFFERENT) == set()
+
+
+def test_another_load_promise_or_verdict_is_not_comparable(runs):
+    rate = compare(runs[0], run_of(records_of(3), what=load(300.0, rate=9.0)))
+    assert states(rate, DIFFERENT) == {"rate"}
+    slo = compare(runs[0], run_of(records_of(3), slo=Slo(ttft_s=1.0)))
+    assert states(slo, DIFFERENT) == {"slo ttft_s"}
+    invalid = compare(runs[0], run_of(records_of(3), cpu_ratio=1.0))
+    assert states(invalid, DIFFERENT) == {"verdict of b"}
+
+
+def test_what_differs_besides_is_told_and_is_no_obstacle(runs):
+    other = changed(runs[1], flags={"a": "2", "b": "x"}, noted={"who": "me"})
+    other = msgspec.structs.replace(
+        other, load=msgspec.structs.replace(other.load, seed=5, settings={"prompts": "text"})
+    )
+    comparison = compare(runs[0], other)
+    assert comparison.comparable
+    told = {condition.name: (condition.a, condition.b) for condition in comparison.settings}
+    assert told == {
+        "seed": ("0", "5"),
+        "load prompts": ("unknown", "text"),
+        "flag a": ("1", "2"),
+        "flag b": ("unknown", "x"),
+        "note who": ("unknown", "me"),
+    }
+
+
+def test_other_lengths_are_not_comparable(runs, records):
+    longer = records_of(1)
+    for record in longer[: len(longer) // 2]:
+        record.asked_output_tokens *= 4
+        record.output_tokens *= 4
+    by_records = compare(runs[0], run_of(longer), records[0], longer)
+    assert states(by_records, DIFFERENT) == {"asked_output_tokens"}
+    assert "output_tokens" in states(compare(runs[0], run_of(longer)), DIFFERENT)
+
+
+# -- is a difference more than noise? --------------------------------------------------------------------------------
+
+
+def test_the_same_server_measured_twice_differs_by_noise(runs, records):
+    for more in ((), (records[0], records[1])):
+        comparison = compare(runs[0], runs[1], *more)
+        beyond = {figure.name for figure in comparison.figures if figure.exceeds_noise}
+        assert not beyond & {"ttft p50", "itl p50", "tpot p50", "e2e p50"}
+        for figure in comparison.figures:
+            if figure.a is not None and figure.b is not None:
+                assert figure.change.value == pytest.approx(figure.b - figure.a)
+
+
+def test_a_slower_server_is_slower_by_more_than_noise(runs, records):
+    for more in ((), (records[0], records[2])):
+        comparison = compare(runs[0], runs[2], *more)
+        figures = {figure.name: figure for figure in comparison.figures}
+        for name in ("ttft p50", "e2e p50", "itl p50", "tpot p50"):
+            figure = figures[name]
+            assert figure.exceeds_noise is True
+            assert figure.relative is not None
+            assert figure.relative > 0.3
+            assert figure.change.low is not None
+            assert figure.change.low > 0
+
+
+def test_a_percentile_that_is_not_told_is_not_compared(runs):
+    figures = {figure.name: figure for figure in compare(runs[0], runs[1]).figures}
+    assert figures["ttft p99.9"].exceeds_noise is None
+    assert figures["ttft p99.9"].change.value is None
+
+
+def test_false_alarms_are_as_rare_as_said():
+    """Pairs of runs of one server: a twentieth of the figures may differ by chance, and not many more."""
+    alarms: list[bool] = []
+    some = [records_of(seed) for seed in range(20, 40)]
+    made = [run_of(each) for each in some]
+    for one in range(0, 20, 2):
+        comparison = compare(made[one], made[one + 1], some[one], some[one + 1])
+        alarms += [figure.exceeds_noise for figure in comparison.figures if figure.exceeds_noise is not None]
+    assert len(alarms) > 150
+    assert np.mean(alarms) < 0.12
+
+
+def test_goodput_and_the_share_of_good_requests_are_compared():
+    fast, slow = run_of(records_of(0), slo=Slo(ttft_s=0.2)), run_of(records_of(1, 0.08), slo=Slo(ttft_s=0.2))
+    figures = {figure.name: figure for figure in compare(fast, slow).figures}
+    assert figures["good_ratio"].exceeds_noise
+    assert figures["goodput"].change.value is not None
+    assert figures["goodput"].change.value < 0
+    assert figures["goodput"].exceeds_noise
+    assert figures["goodput"].change.high is not None
+    assert figures["goodput"].change.high < 0
+
+
+def test_two_runs_of_one_server_do_not_differ_by_their_saved_files(tmp_path):
+    """Single gaps are not in a file, and what they tell of rates is: twenty pairs, of which one may differ."""
+    differ, rates = [], []
+    for number in range(20):
+        read_back = []
+        for seed in (100 + 2 * number, 101 + 2 * number):
+            some = records_of(seed)
+            path = tmp_path / f"{seed}.json"
+            save(
+                Result(run_of(some, slo=Slo(ttft_s=0.2, itl_s=0.2)), some),
+                Files(json=path, csv=path.with_suffix(".csv")),
+            )
+            read_back.append(read(path))
+        (one, of_one), (other, of_other) = read_back
+        comparison = compare(one, other, of_one, of_other)
+        differ.append(comparison.differs)
+        figures = {figure.name: figure for figure in comparison.figures}
+        for name in ("output_token_rate", "goodput"):
+            change = figures[name].change
+            assert change.low is not None
+            assert change.high is not None
+            rates.append(change.low <= 0 <= change.high)
+    assert sum(differ) <= 3
+    assert np.mean(rates) >= 0.85
+
+
+@settings(max_examples=10, deadline=None)
+@given(st.sampled_from([(0, 1), (0, 2), (1, 2)]))
+def test_a_comparison_turned_round_is_the_same_the_other_way(runs, pair):
+    there, back = compare(runs[pair[0]], runs[pair[1]]), compare(runs[pair[1]], runs[pair[0]])
+    assert there.comparable == back.comparable
+    for one, other in zip(there.figures, back.figures, strict=True):
+        assert (one.name, one.exceeds_noise) == (other.name, other.exceeds_noise)
+        if one.change.value is not None and other.change.value is not None:
+            assert one.change.value == pytest.approx(-other.change.value)
+        if one.change.low is not None and other.change.high is not None:
+            assert one.change.low == pytest.approx(-other.change.high)
+
+
+def test_a_comparison_is_json(runs):
+    comparison = compare(runs[0], runs[2])
+    assert msgspec.json.decode(msgspec.json.encode(comparison), type=Comparison) == comparison
+
+
+# -- distance ----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("a", "b", "apart"),
+    [([1, 2, 3], [1, 2, 3], 0), ([1, 2], [3, 4], 1), ([1, 2, 3, 4], [3, 4, 5, 6], 0.5), ([1], [1, 2], 0.5)],
+)
+def test_distance_by_hand(a, b, apart):
+    assert distance(np.array(a, float), np.array(b, float)) == apart
+
+
+@given(st.lists(st.integers(0, 9), min_size=1), st.lists(st.integers(0, 9), min_size=1))
+def test_distance_is_a_distance(a, b):
+    x, y = np.array(a, float), np.array(b, float)
+    assert 0 <= distance(x, y) == distance(y, x) <= 1
+    assert distance(x, x) == 0

@@ -1,0 +1,180 @@
+"""Several client processes: the same requests as one would send, each sent once, and nothing lost on the way back."""
+
+from __future__ import annotations
+
+import asyncio
+import dataclasses
+import functools
+import os
+import signal
+from array import array
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from headway.loadtest.errors import InvalidPlan, Unreachable
+from headway.loadtest.record import Counted, Fate, Record
+from headway.loadtest.runner.ahead import Ahead, timed
+from headway.loadtest.runner.packing import pack, unpack
+from headway.loadtest.runner.plan import ClosedLoad, OpenLoad
+from headway.loadtest.runner.progress import Progress
+from headway.loadtest.runner.run import Run, run
+from headway.workload.item import Arrival, Item
+from tests.loadtest.servers import Turn, plan_for, serving, talks
+
+TIMES = st.integers(-1, 2**62)
+COUNTS = st.integers(-1, 2**31)
+RECORDS = st.lists(
+    st.builds(
+        Record,
+        COUNTS,
+        st.sampled_from(["", "short", "long"]),
+        st.text(max_size=5),
+        COUNTS,
+        COUNTS,
+        TIMES,
+        sent_ns=TIMES,
+        headers_ns=TIMES,
+        first_ns=TIMES,
+        last_ns=TIMES,
+        ended_ns=TIMES,
+        gaps_ns=st.lists(st.integers(0, 2**62), max_size=5).map(lambda gaps: array("q", gaps)),
+        gap_tokens=st.lists(st.integers(0, 65535), max_size=5).map(lambda tokens: array("H", tokens)),
+        fate=st.sampled_from(Fate),
+        status=st.sampled_from([0, 200, 503]),
+        error=st.text(max_size=9),
+        counted=st.sampled_from(Counted),
+        reasoning=st.booleans(),
+        retry_after_s=st.sampled_from([-1.0, 0.25, 60.0]),
+        server_timing=st.text(max_size=9),
+    ),
+    max_size=8,
+)
+
+
+@settings(deadline=None)
+@given(RECORDS)
+def test_what_is_unpacked_is_what_was_packed(records: list[Record]) -> None:
+    came = unpack(pack(records))
+    assert [dataclasses.asdict(record) for record in came] == [dataclasses.asdict(record) for record in records]
+    assert {type(record.reasoning) for record in came} <= {bool}
+
+
+@settings(deadline=None)
+@given(st.integers(0, 40), st.integers(1, 7))
+def test_every_arrival_is_of_one_process(number: int, of: int) -> None:
+    load = [Arrival(place, Item(place, 1)) for place in range(number)]
+    taken = []
+    for share in range(of):
+        ahead = Ahead(timed(load), lambda item, index: b"%d" % index, share=share, of=of)
+        ahead.warm()
+        mine = []
+        while not ahead.exhausted:
+            mine.append(ahead.pop())
+        ahead.close()
+        assert [due.index for due in mine] == list(range(share, number, of))
+        taken += mine
+    taken.sort(key=lambda due: due.index)
+    assert [due.at_ns for due in taken] == list(range(number))
+    assert all(due.request == b"%d" % due.index == b"%d" % due.item.input_tokens for due in taken)
+
+
+def load_of(number: int, every_ns: int) -> Iterator[Arrival]:
+    """Read anew in every process."""
+    for place in range(number):
+        yield Arrival(place * every_ns, Item(5 + place, 1 + place % 4, kind="even" if place % 2 == 0 else "odd"))
+
+
+def facts(record: Record) -> dict[str, Any]:
+    told = dataclasses.asdict(record)
+    for name in ("sent_ns", "headers_ns", "first_ns", "last_ns", "ended_ns"):
+        told[name] = told[name] >= 0
+    told["gaps_ns"] = len(told["gaps_ns"])
+    return told
+
+
+async def test_three_processes_make_the_records_of_one() -> None:
+    load = OpenLoad(functools.partial(load_of, 50, 4_000_000))
+    async with serving(talks) as server:
+        one = await run(plan_for(server.url, load))
+        bodies = sorted(asked.body for asked in server.asked)
+        server.asked.clear()
+        three = await run(plan_for(server.url, load, processes=3))
+        assert sorted(asked.body for asked in server.asked) == bodies
+    assert [facts(record) for record in three.records] == [facts(record) for record in one.records]
+    assert (one.processes, three.processes) == (1, 3)
+    assert all(record.sent_ns >= record.scheduled_ns for record in three.records)
+    assert three.loop_lags_s
+    assert three.cpu_ratio > 0
+
+
+async def test_a_closed_loop_is_split_by_slots() -> None:
+    inside = most = 0
+
+    async def script(turn: Turn) -> None:
+        nonlocal inside, most
+        inside += 1
+        most = max(most, inside)
+        await asyncio.sleep(0.02)
+        inside -= 1
+        await talks(turn)
+
+    async with serving(script) as server:
+        measured = await run(plan_for(server.url, ClosedLoad([Item(5, 3)] * 30, 3), processes=2))
+        assert most == 3
+        assert [record.index for record in measured.records] == list(range(30))
+        alone = await run(plan_for(server.url, ClosedLoad([Item(5, 3)] * 4, 1), processes=4))
+        assert alone.processes == 1, "a process without a slot is not started"
+
+
+async def test_ctrl_c_reaches_every_process() -> None:
+    told: list[Progress] = []
+
+    async def script(turn: Turn) -> None:
+        if turn.number == 20:
+            os.kill(os.getpid(), signal.SIGINT)
+        await talks(turn)
+
+    async with serving(script) as server:
+        load = OpenLoad(functools.partial(load_of, 10_000, 5_000_000))
+        measured = await run(plan_for(server.url, load, processes=2), on_progress=told.append)
+    assert measured.interrupted
+    assert 20 <= len(measured.records) < 1000
+    indices = [record.index for record in measured.records]
+    assert indices == sorted(set(indices))
+    assert {index % 2 for index in indices} == {0, 1}
+    assert told[-1].sent == len(indices)
+
+
+async def test_a_process_that_dies_loses_its_records_and_says_so() -> None:
+    async def script(turn: Turn) -> None:
+        if turn.number == 20:
+            os.kill(victim(load), signal.SIGKILL)
+        await talks(turn)
+
+    async with serving(script) as server:
+        arrivals = OpenLoad(functools.partial(load_of, 100, 5_000_000))
+        load = Run(plan_for(server.url, arrivals, processes=2))
+        measured = await load.run()
+    assert "client process 1 died by signal 9" in measured.ended_early
+    assert {record.index % 2 for record in measured.records} == {0}
+    assert len(measured.records) == 50, "the other process was not disturbed"
+
+
+def victim(load: Any) -> int:
+    pid: int = load._body._processes._children[1]._process.pid
+    return pid
+
+
+async def test_what_is_wrong_in_a_process_is_raised_here() -> None:
+    async with serving(talks) as server:
+        with pytest.raises(InvalidPlan, match="due at -5 ns"):
+            await run(plan_for(server.url, OpenLoad([Arrival(-5, Item(1, 1))]), processes=2))
+        with pytest.raises(InvalidPlan, match="cannot be sent to client processes"):
+            await run(plan_for(server.url, OpenLoad(iter([])), processes=1, count_tokens=lambda text: 1))
+        await server.die()
+        with pytest.raises(Unreachable, match="connection refused"):
+            await run(plan_for(server.url, processes=2))

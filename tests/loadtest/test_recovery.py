@@ -1,0 +1,93 @@
+"""Recovery from bursts: a drained queue, by hand and by Lindley."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from headway.loadtest.recovery import recoveries
+from tests.loadtest import queues
+
+
+def even(*parts: tuple[float, float, float]) -> np.ndarray:
+    """Arrivals at even distances: (from, to, rate)."""
+    return np.concatenate([np.arange(start, end, 1 / rate) for start, end, rate in parts])
+
+
+def test_a_queue_drains_at_the_spare_rate():
+    """D/D/1, capacity 10/s. Ten seconds at 30/s leave 200 behind; at 5/s offered they are gone after 200/5 = 40 s."""
+    arrived = even((0, 50, 5), (50, 60, 30), (60, 200, 5))
+    times = queues.timings(queues.single(arrived, np.full(len(arrived), 0.1)))
+    found = recoveries(times, [(50.0, 60.0)], until_s=200.0)
+    assert found is not None
+    assert found.worst_s == pytest.approx(40, abs=1)
+    assert found.unrecovered == 0
+
+
+def test_a_burst_with_nothing_before_and_after_is_recovered_from_when_its_work_is_done():
+    """300 requests at once at 10/s: 30 s of work, 10 of them in the burst."""
+    arrived = even((0, 10, 30))
+    times = queues.timings(queues.single(arrived, np.full(len(arrived), 0.1)))
+    found = recoveries(times, [(0.0, 10.0)], until_s=100.0)
+    assert found is not None
+    assert found.worst_s == pytest.approx(20, abs=0.5)
+
+
+def test_a_server_that_does_not_recover_is_said_not_to():
+    arrived = even((0, 50, 5), (50, 60, 30), (60, 80, 5), (80, 90, 30), (90, 200, 5))
+    times = queues.timings(queues.single(arrived, np.full(len(arrived), 0.1)))
+    found = recoveries(times, [(50.0, 60.0), (80.0, 90.0)], until_s=200.0)
+    assert found is not None
+    assert found.unrecovered == 1
+    assert found.each_s[0] == pytest.approx(20)  # as long as it was watched
+    assert found.each_s[1] == pytest.approx(60, abs=1)  # 300 behind
+
+
+def test_a_burst_that_a_server_does_not_notice_takes_no_time():
+    arrived = even((0, 50, 5), (50, 60, 9), (60, 100, 5))
+    times = queues.timings(queues.single(arrived, np.full(len(arrived), 0.1)))
+    found = recoveries(times, [(50.0, 60.0)], until_s=100.0)
+    assert found is not None
+    assert found.worst_s == 0
+
+
+def test_one_slow_request_is_no_relapse():
+    arrived = even((0, 50, 5), (50, 60, 30), (60, 200, 5))
+    served = queues.single(arrived, np.full(len(arrived), 0.1))
+    slow = np.searchsorted(arrived, 150)
+    served.ended[slow] += 20
+    found = recoveries(queues.timings(served), [(50.0, 60.0)], until_s=200.0)
+    assert found is not None
+    assert found.worst_s == pytest.approx(40, abs=1)
+
+
+def test_a_server_that_refuses_everything_after_the_burst_has_not_recovered():
+    arrived = even((0, 50, 5), (50, 60, 30), (60, 100, 5))
+    times = queues.timings(queues.single(arrived, np.full(len(arrived), 0.1)))
+    refused = (arrived >= 60) & (arrived < 80)
+    times.ok[refused] = False
+    times.ended_ns[refused] = times.scheduled_ns[refused] + 1_000_000
+    late = arrived >= 80
+    times.ended_ns[late] = times.scheduled_ns[late] + 100_000_000
+    found = recoveries(times, [(50.0, 60.0)], until_s=100.0)
+    assert found is not None
+    assert found.worst_s == pytest.approx(20, abs=1)
+
+
+@pytest.mark.parametrize("seed", range(10))
+def test_random_arrivals_recover_about_as_fast(seed):
+    rng = np.random.default_rng(seed)
+    arrived = np.concatenate(
+        [queues.poisson(rng, 5, 100), 100 + queues.poisson(rng, 30, 10), 110 + queues.poisson(rng, 5, 190)]
+    )
+    times = queues.timings(queues.single(arrived, rng.exponential(0.1, len(arrived))))
+    found = recoveries(times, [(100.0, 110.0)], until_s=300.0)
+    assert found is not None
+    assert found.unrecovered == 0
+    assert found.worst_s == pytest.approx(40, rel=0.5)
+
+
+def test_no_burst_within_the_run_has_no_recovery():
+    times = queues.timings(queues.single(np.arange(10.0), np.full(10, 0.1)))
+    assert recoveries(times, [(20.0, 30.0)], until_s=10.0) is None
+    assert recoveries(times, [], until_s=10.0) is None

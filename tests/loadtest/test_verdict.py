@@ -1,0 +1,259 @@
+"""The verdict on scripted queues: right in every situation, whatever the seed."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+from headway.loadtest import verdict
+from headway.loadtest.record import Fate, Record
+from headway.loadtest.result import Load, Verdict, Word
+from tests.loadtest import queues
+from tests.loadtest.runs import load, run
+
+SEEDS = range(20)
+CLIENT_LIMITED, SERVER_ERRORS, UNSTEADY, TOO_FEW_SAMPLES, VALID = Word
+DURATION_S = 400.0
+
+
+def served(seed: int, utilisation: float, duration_s: float = DURATION_S) -> queues.Served:
+    """M/M/1 with a service of 0.1 s, run for a while before the load test began to look."""
+    rng = np.random.default_rng(seed)
+    arrived = queues.poisson(rng, 10 * utilisation, duration_s)
+    return queues.single(arrived, rng.exponential(0.1, len(arrived)))
+
+
+def judged(records: list[Record], what: Load | None = None, **client: Any) -> Verdict:
+    return run(records, what or load(DURATION_S, warmup_s=50.0), **client).verdict
+
+
+# -- the five situations, twenty seeds each ------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_a_steady_server_and_an_idle_client_are_valid(seed):
+    found = judged(queues.records(served(seed, 0.6)))
+    assert (found.name, found.findings) == (VALID, [])
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_a_client_that_cannot_keep_the_schedule_is_limited(seed):
+    """Each request is sent when the client comes to it: it needs 0.18 s for one, and every 0.17 s one is due."""
+    rng = np.random.default_rng(seed)
+    due = queues.poisson(rng, 1 / 0.17, DURATION_S)
+    sent = queues.single(due, np.full(len(due), 0.18)).ended
+    answered = queues.single(sent, rng.exponential(0.1, len(due)))
+    late = queues.records(queues.Served(due, answered.started, answered.ended), lag_s=sent - due)
+    found = judged(late)
+    assert found.name == CLIENT_LIMITED
+    assert any("ms late at p99" in finding.evidence for finding in found.findings)
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_a_server_that_is_offered_more_than_it_can_do_is_unsteady(seed):
+    found = judged(queues.records(served(seed, 1.15)))
+    assert found.name == UNSTEADY
+    assert "the queue grew by" in found.findings[0].evidence or "Little's law" in found.findings[0].evidence
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_a_short_run_has_too_few_samples(seed):
+    what = load(40.0, warmup_s=5.0)
+    found = judged(queues.records(served(seed, 0.4, 40.0)), what)
+    assert [finding.verdict for finding in found.findings] == [TOO_FEW_SAMPLES]
+    assert "p99 needs 1,000" in found.findings[0].evidence
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_a_server_that_fails_has_server_errors(seed):
+    calm = served(seed, 0.6)
+    failing = np.flatnonzero(np.random.default_rng(seed).uniform(size=len(calm.arrived)) < 0.03)
+    found = judged(queues.records(calm, fates=dict.fromkeys(failing.tolist(), Fate.SERVER_ERROR)))
+    assert [finding.verdict for finding in found.findings] == [SERVER_ERRORS]
+    assert "server_error; most often: the server said no" in found.findings[0].evidence
+
+
+# -- each reason by itself -----------------------------------------------------------------------------------------
+
+
+def test_a_capped_client_is_seen_from_the_schedule_and_hidden_from_the_send():
+    """At most 16 requests at a time, and no word of it: from the send the server looks fast, its users know better."""
+    rng = np.random.default_rng(0)
+    due = queues.poisson(rng, 10, 100)
+    slots = queues.several(due, rng.exponential(2.0, len(due)), 16)  # 20 at a time would be needed
+    told = run(queues.records(slots, lag_s=slots.started - due), load(100.0))
+    distributions = told.summary.overall.distributions
+    from_send, from_schedule = distributions["e2e_from_send"].mean, distributions["e2e"].mean
+    assert from_send == pytest.approx(2.0, rel=0.1)
+    assert from_schedule is not None
+    assert from_schedule > 3 * 2.0
+    assert told.verdict.name == CLIENT_LIMITED
+    assert "missed" in told.verdict.findings[0].evidence
+
+
+@pytest.mark.parametrize(
+    ("client", "evidence"),
+    [
+        ({"cpu_ratio": 0.97}, "97% of a core"),
+        ({"loop_lags_s": np.full(2000, 0.02)}, "the client's event loop was 20 ms late at p99, 5 ms allowed"),
+    ],
+)
+def test_a_client_at_its_limit_is_limited_though_it_kept_the_schedule(client, evidence):
+    calm = queues.records(queues.single(np.arange(0, 400, 0.2), np.full(2000, 0.01)))
+    found = judged(calm, **client)
+    assert found.name == CLIENT_LIMITED
+    assert evidence in found.findings[0].evidence
+
+
+def test_what_lag_is_allowed_depends_on_what_is_measured():
+    """3 ms of lag are nothing beside a TTFT of 50 ms, and much beside one of 5 ms."""
+    due = np.arange(0, 400, 0.2)
+    slow = queues.records(queues.single(due, np.full(2000, 0.1)), lag_s=0.003)
+    fast = queues.records(queues.single(due, np.full(2000, 0.016)), lag_s=0.003)
+    assert judged(slow).name == VALID
+    assert judged(fast).name == CLIENT_LIMITED
+
+
+def test_refusals_by_a_limit_are_no_errors():
+    calm = served(1, 0.6)
+    limited = dict.fromkeys(range(0, len(calm.arrived), 3), Fate.LIMITED)
+    found = judged(queues.records(calm, fates=limited), load(DURATION_S))
+    assert SERVER_ERRORS not in {finding.verdict for finding in found.findings}
+
+
+def test_a_few_errors_are_allowed():
+    calm = served(1, 0.6)
+    assert judged(queues.records(calm, fates={100: Fate.TIMEOUT, 900: Fate.CONNECTION})).name == VALID
+
+
+def test_a_closed_loop_that_slows_down_is_unsteady():
+    """Its queue cannot grow; its latency can: a server that gets 60 % slower over the run."""
+    rng = np.random.default_rng(0)
+    at = np.arange(0, 400, 0.2)
+    service = 0.1 * (1 + 0.6 * at / 400) * rng.uniform(0.7, 1.3, len(at))
+    slower = queues.records(queues.Served(at, at, at + service))
+    found = judged(slower, load(400.0, loop="closed", profile="concurrency", concurrency=1))
+    assert found.name == UNSTEADY
+    assert "E2E drifted by +0.0" in found.findings[0].evidence
+
+
+def test_a_queue_that_begins_to_grow_at_the_end_is_unsteady():
+    """A server that all but stops for the last tenth of the run: too late for a trend, not for Little's law."""
+    rng = np.random.default_rng(3)
+    due = queues.poisson(rng, 6, 400)
+    service = rng.exponential(0.1, len(due)) * np.where(due > 365, 6, 1)
+    found = judged(queues.records(queues.single(due, service)))
+    assert found.name == UNSTEADY
+    assert "Little's law expects" in found.findings[0].evidence
+
+
+def test_a_ramp_is_meant_to_change():
+    found = judged(queues.records(served(0, 1.3)), load(DURATION_S, profile="ramp"))
+    assert UNSTEADY not in {finding.verdict for finding in found.findings}
+
+
+def test_nothing_at_all_is_too_few_samples():
+    assert judged([], load(10.0)).name == TOO_FEW_SAMPLES
+
+
+def test_the_worst_is_named_and_all_are_told():
+    overloaded = served(2, 1.2, 60.0)
+    failing = dict.fromkeys(range(0, len(overloaded.arrived), 10), Fate.SERVER_ERROR)
+    found = judged(queues.records(overloaded, fates=failing), load(60.0), cpu_ratio=1.0)
+    assert [finding.verdict for finding in found.findings] == sorted(
+        (finding.verdict for finding in found.findings), key=list(Word).index
+    )
+    assert {finding.verdict for finding in found.findings} == {CLIENT_LIMITED, SERVER_ERRORS, UNSTEADY, TOO_FEW_SAMPLES}
+    assert found.name == CLIENT_LIMITED
+
+
+def test_every_verdict_has_an_exit_code_of_its_own():
+    codes = [word.exit_code for word in Word]
+    assert len(set(codes)) == len(codes)
+    assert VALID.exit_code == 0
+    assert not {1, 2} & set(codes)
+    for word in Word:  # and the table at the top says the same
+        assert any(word in line and f"| {word.exit_code} |" in line for line in (verdict.__doc__ or "").splitlines())
+
+
+# -- what must not pass as VALID -----------------------------------------------------------------------------------
+
+
+def test_requests_that_were_not_waited_for_are_no_finished_run():
+    calm = served(1, 0.6)
+    left = dict.fromkeys(range(0, len(calm.arrived), 20), Fate.CANCELLED)
+    found = judged(queues.records(calm, fates=left), load(DURATION_S))
+    assert found.name == SERVER_ERRORS
+    assert "not ended when the run stopped waiting for them" in found.findings[0].evidence
+    assert judged(queues.records(calm, fates=left), load(DURATION_S), interrupted=True).name == VALID
+
+
+def test_many_refusals_by_a_limit_are_told_and_most_of_all_are_no_valid_run():
+    calm = served(1, 0.6)
+    some = judged(queues.records(calm, fates=dict.fromkeys(range(0, len(calm.arrived), 5), Fate.LIMITED)))
+    assert some.name == VALID
+    assert "turned away by a limit (20" in some.remarks[0]
+    most = {index: Fate.LIMITED for index in range(len(calm.arrived)) if index % 10}
+    found = judged(queues.records(calm, fates=most))
+    assert found.name == SERVER_ERRORS
+    assert "turned away by a limit (90" in found.findings[0].evidence
+
+
+@pytest.mark.parametrize(("client_failed", "word"), [(True, CLIENT_LIMITED), (False, SERVER_ERRORS)])
+def test_a_load_that_ended_early_is_not_valid(client_failed, word):
+    found = judged(queues.records(served(1, 0.6)), ended_early="it broke", client_failed=client_failed)
+    assert found.name == word
+    assert found.findings[0].evidence == "the load ended early: it broke"
+
+
+def rising(rng: np.random.Generator, lowest: float, highest: float) -> np.ndarray:
+    """Arrivals whose rate rises over the run, as a trace's may."""
+    count = round((lowest + highest) / 2 * DURATION_S)
+    share = np.sort(rng.uniform(size=count))
+    ratio = lowest / highest
+    # The moment until which that share of all arrives, where the rate is a line.
+    return DURATION_S * (np.sqrt(ratio**2 + share * (1 - ratio**2)) - ratio) / (1 - ratio)
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_a_load_that_rises_is_no_server_that_falls_behind(seed):
+    """Every request takes 10 s whatever the load: more are in flight because more came."""
+    rng = np.random.default_rng(seed)
+    due = rising(rng, 1, 8)
+    records = queues.records(queues.Served(due, due, due + rng.uniform(8, 12, len(due))))
+    assert judged(records, load(DURATION_S)).name == UNSTEADY
+    assert judged(records, load(DURATION_S, profile="trace", stationary=False)).name == VALID
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_a_load_that_rises_beyond_the_server_leaves_a_queue(seed):
+    rng = np.random.default_rng(seed)
+    due = rising(rng, 1, 16)
+    records = queues.records(queues.single(due, rng.exponential(0.1, len(due))))
+    found = judged(records, load(DURATION_S, profile="trace", stationary=False))
+    assert found.name == UNSTEADY
+    assert "Little's law expects" in found.findings[0].evidence
+
+
+def test_a_late_loop_is_held_against_the_gaps_it_is_in():
+    """20 ms are little beside a TTFT of 500 ms, and all there is of a gap of 20 ms."""
+    due = np.arange(0, 400, 0.2)
+    records = queues.records(queues.Served(due, due, due + 0.58), prefill=0.5 / 0.58)
+    found = judged(records, load(400.0), loop_lags_s=np.full(2000, 0.02))
+    assert found.name == CLIENT_LIMITED
+    assert "the client's event loop was 20 ms late at p99, 5 ms allowed" in found.findings[0].evidence
+
+
+def test_answers_in_one_piece_are_samples_too():
+    whole = queues.records(served(1, 0.6))
+    for record in whole:
+        record.first_ns = record.last_ns = -1
+        record.first_tokens = record.chunks = 0
+        record.gaps_ns, record.gap_tokens = record.gaps_ns[:0], record.gap_tokens[:0]
+    told = run(whole, load(DURATION_S, warmup_s=50.0))
+    assert (told.verdict.name, told.verdict.findings) == (VALID, [])
+    assert told.summary.overall.distributions["ttft"].samples == 0
+    assert told.summary.overall.output_token_rate == pytest.approx(5 * told.summary.overall.request_rate)
+    assert told.summary.overall.input_token_rate == pytest.approx(100 * told.summary.overall.request_rate)

@@ -1,0 +1,92 @@
+"""Goodput: every promise, every request, and refusals in the denominator."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from headway.metrics.goodput import promises_met, share, wilson
+from tests.metrics.test_latency import timings
+
+FAST = {"first": 50, "gaps": [(10, 1)] * 4, "ended": 100}
+
+
+def test_every_promise_counts():
+    t = timings(
+        FAST,
+        FAST | {"first": 600, "ended": 700},  # late first token
+        FAST | {"gaps": [(10, 1), (400, 1)], "ended": 600},  # one long gap
+        FAST | {"ended": 5000},  # late end
+    )
+    met = promises_met(t, ttft_s=0.5, itl_s=0.1, e2e_s=1.0)
+    assert {name: list(kept) for name, kept in met.items()} == {
+        "ttft": [True, False, True, True],
+        "itl": [True, True, False, True],
+        "e2e": [True, True, True, False],
+    }
+
+
+def test_a_limit_that_is_just_reached_is_kept():
+    assert promises_met(timings(FAST), ttft_s=0.05, e2e_s=0.1)["ttft"].all()
+
+
+def test_no_promise_no_goodput():
+    assert promises_met(timings(FAST)) == {}
+
+
+def test_refused_and_failed_requests_are_not_good_whatever_the_promise():
+    t = timings(FAST, {"ok": False}, FAST | {"ok": False})
+    for limits in ({"ttft_s": 10.0}, {"itl_s": 10.0}, {"e2e_s": 10.0}):
+        [kept] = promises_met(t, **limits).values()
+        assert list(kept) == [True, False, False]
+
+
+def test_an_answer_without_gaps_breaks_no_promise_about_gaps_and_one_without_tokens_that_about_the_first():
+    t = timings({"first": 5, "ended": 6}, {"first": -1, "ended": 6})
+    assert list(promises_met(t, itl_s=0.1)["itl"]) == [True, True]
+    assert list(promises_met(t, ttft_s=0.1)["ttft"]) == [True, False]
+
+
+@pytest.mark.parametrize(
+    ("good", "n", "low", "high"),
+    # Known values of the score interval without correction (Newcombe 1998, Stat. Med. 17:857, table I, method 3).
+    [(81, 263, 0.2553, 0.3662), (15, 148, 0.0624, 0.1605), (0, 20, 0.0, 0.1611), (1, 29, 0.0061, 0.1718)],
+)
+def test_wilsons_interval(good, n, low, high):
+    assert wilson(good / n, n) == pytest.approx((low, high), abs=1e-4)
+
+
+@given(st.lists(st.booleans(), min_size=1, max_size=400))
+def test_a_share_lies_in_its_interval_and_that_between_zero_and_one(good):
+    figure = share(np.array(good))
+    assert figure.value == pytest.approx(sum(good) / len(good))
+    assert figure.value is not None
+    assert figure.low is not None
+    assert figure.high is not None
+    assert 0 <= figure.low <= figure.value <= figure.high <= 1
+
+
+def test_all_good_is_not_certain():
+    figure = share(np.ones(100, np.bool_))
+    assert (figure.value, figure.high) == (1.0, 1.0)
+    assert figure.low == pytest.approx(0.963, abs=1e-3)
+
+
+def test_failures_that_come_together_count_as_fewer():
+    """Fifty bad requests in a row are one event; fifty spread over the run are fifty."""
+    together, spread = np.ones(2000, np.bool_), np.ones(2000, np.bool_)
+    together[1000:1050] = False
+    spread[::40] = False
+    one, many = share(together), share(spread)
+    assert one.value == many.value
+    assert one.low is not None
+    assert one.high is not None
+    assert many.low is not None
+    assert many.high is not None
+    assert one.high - one.low > 3 * (many.high - many.low)
+
+
+def test_nothing_due_has_no_share():
+    assert share(np.zeros(0, np.bool_)).value is None
