@@ -8,6 +8,7 @@ from __future__ import annotations
 import importlib
 import io
 import json
+import math
 import pkgutil
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
@@ -17,16 +18,24 @@ from rich.console import Console
 
 import headway
 from headway.cli import app, version
+from headway.cli.bench.flags import PROFILE_KEYS
 from headway.cli.config import MODEL_KEY, SERVE_KEYS, Key
+from headway.cli.fleet.tables import TENANT_KEYS, TOKENIZER_KEYS, WORKER_KEYS
 from headway.core.errors import HeadwayError, Refused
 from headway.core.request import MOVES, State
+from headway.gateway.fleet.metrics import FLEET_METRICS
 from headway.gateway.openapi import describe
-from headway.metrics.names import METRICS
+from headway.loadtest.bench.options import PROFILES
+from headway.loadtest.report.csv_file import COLUMNS
+from headway.loadtest.report.json_file import json_schema
+from headway.loadtest.result import SCHEMA_VERSION
+from headway.metrics.names import METRICS, Metric
 from headway.models import DEFAULT_MODEL
 from headway.models.convert import ARCHITECTURES, MATRIX_TYPES, VECTOR_TYPES
 from headway.models.fetch import BUILT_IN
 from headway.models.gguf_tokenizer import PRE_TOKENIZERS, TOKENIZER_MODELS
 from headway.models.ir_directory import FILES, REQUIRED
+from headway.setting import Setting
 
 REFERENCE = Path(__file__).parent / "reference"
 HELP_WIDTH = 100
@@ -38,12 +47,72 @@ CONFIGURATION = """# Configuration file
 file, the file over the default. An unknown key, a wrong type and a value out of range end the start with a line that
 names file, key and limit."""
 
+GATEWAY_TABLES = """## Tables of a gateway
+
+Of `headway serve` with workers: [the guide](../guide/gateway.md). A complaint names file, line and key."""
+
+METRICS_ARE = "Prometheus text at `/metrics`. Units are part of the name."
+FLEET_METRICS_ARE = "With `--worker`, beside those above that are no engine's. What a worker does not say is not there."
+
+MEANINGS = {
+    "worker": {
+        "url": "Where it is: `http://HOST:PORT` or `https://…`. Needed.",
+        "id": "Its name here; left out, `HOST:PORT`.",
+        "kind": "What it is; left out, that is found out.",
+        "pool": "Whose requests it takes; left out, `online`.",
+        "models": "What it serves; left out, what it lists.",
+        "weight": "Its share of the work beside the others; left out, 1.",
+        "api-key-env": "The environment variable that holds its API key.",
+        "first-sequences": "Requests in flight before anything is known; left out, 8.",
+        "most-sequences": "Most requests in flight; 0 or left out, its window alone decides.",
+        "priority": "vLLM and SGLang: it was started with priority scheduling, so pass `priority` on.",
+        "verify-tls": "`false` takes any certificate.",
+        "ca-file": "Certificates to trust instead of the system's.",
+        "gpu-metrics-url": "An exporter with DCGM's names, for its memory.",
+        "connect-timeout": "Seconds to connect; left out, 5.",
+        "first-byte-timeout": "Seconds from sending to the first byte; left out, 300.",
+        "gap-timeout": "Seconds of silence in an answer; left out, 60.",
+        "total-timeout": "Seconds for all of an answer; left out, no limit.",
+    },
+    "tenant": {
+        "name": "As in `headway keys create`; `*` is for who has no table, and for what a table leaves out. Needed.",
+        "max-input-tokens": "Of one prompt. Of this and all that follow, 0 is no limit.",
+        "max-output-tokens": "Of one request.",
+        "max-concurrency": "Requests inside at a time, waiting or running.",
+        "requests-per-minute": "Calls; the samples of one call are one.",
+        "tokens-per-minute": "Prompt tokens that had to be computed, and output.",
+        "weight": "Its share of the tokens while others want them too; left out, 1.",
+        "priority": "What its requests stand at; lower is sooner. They may ask for a higher number only.",
+        "lanes": "Those it may use; left out, all.",
+    },
+    "tokenizer": {
+        "model": "The model whose prompts it counts. Needed.",
+        "path": "A `tokenizer.json`, or the folder that has it. Needed.",
+    },
+}
+
 HTTP_API = """# HTTP API
 
-The shapes are OpenAI's. A running server describes itself at `/openapi.json`, from the same types that check requests.
+The shapes are OpenAI's. A running server describes itself at `/openapi.json`, from the same types that check requests;
+a gateway has [routes of its own](../guide/gateway.md#administration), and passes the rest on.
 Every error has the body `{"error": {"message", "type", "param", "code"}}`; 429 and 503 carry `Retry-After` and
 `retry-after-ms`."""
 
+
+LOAD_REPORT = """# Files of a load test
+
+`headway bench --output FOLDER` writes three files of one run: `run.json`, `run.csv` and `run.html`. The HTML is for
+people and may change; the other two are described here.
+
+## JSON
+
+One object, a `Run`, one field a line. `schema_version` is {version}; it changes with the meaning of a field. Times are
+in seconds, and what is unknown is `null`, never 0. `headway.loadtest.report.json_file.json_schema()` gives the same as
+JSON Schema."""
+
+LOAD_CSV = """One line a request, in order of schedule, all requests of the run: also those of warm-up and cool-down.
+Times are seconds after the start of the run, to the nanosecond; an empty cell is unknown. A text that a spreadsheet
+would take for a formula is written with an apostrophe before it."""
 
 IR_FACTS = """`config.json` must state `vocab_size` and the positions the model was trained for. The tokenizer's decoder
 must be byte-level or sentence-piece, and none of its ids beyond `vocab_size`."""
@@ -60,12 +129,34 @@ def table(*columns: str, rows: Iterator[tuple[str, ...]]) -> str:
 
 def cli() -> str:
     parts = ["# Command line"]
-    for command in ([], ["serve"], ["generate"], ["fetch"]):
-        page = io.StringIO()
-        app.help_print(command, console=Console(file=page, width=HELP_WIDTH, color_system=None))
-        text = "\n".join(line.rstrip() for line in page.getvalue().strip().splitlines())
-        parts.append(f"## headway {' '.join(command)}".rstrip() + f"\n\n```text\n{text}\n```")
+    parts += [help_of(command) for command in ([], ["serve"], ["generate"], ["fetch"], ["kv"])]
+    parts += [help_of(["keys", command]) for command in ("create", "list", "revoke")]
+    parts += [help_of(["bench"])]
+    parts += [profile_flags(name) for name in PROFILES if name != "concurrency"]
+    parts += [help_of(["bench", command]) for command in ("sweep", "stable", "compare", "report")]
     return "\n\n".join(parts)
+
+
+def help_of(command: list[str]) -> str:
+    page = io.StringIO()
+    app.help_print(command, console=Console(file=page, width=HELP_WIDTH, color_system=None))
+    text = "\n".join(line.rstrip() for line in page.getvalue().strip().splitlines())
+    return f"## headway {' '.join(command)}".rstrip() + f"\n\n```text\n{text}\n```"
+
+
+def profile_flags(name: str) -> str:
+    """A profile's own flags: all others are the same for every profile."""
+
+    def rows() -> Iterator[tuple[str, ...]]:
+        for key in PROFILE_KEYS[name]:
+            default = key.setting.default or ("" if key.default in (None, (), False) else f"`{key.default}`")
+            names = ", ".join(f"`--{flag}`" for flag in key.setting.names or (key.name,))
+            yield names, default, key.setting.help
+
+    url = "URL FILE" if name == "trace" else "URL"
+    about = f"`headway bench {name} {url}`: {PROFILES[name].__doc__}"
+    own = f"{about} Flags of its own, beside those of `headway bench` but for the group Profile:"
+    return "\n\n".join([f"## headway bench {name}", own, table("flag", "default", "meaning", rows=rows())])
 
 
 def configuration() -> str:
@@ -74,7 +165,20 @@ def configuration() -> str:
             default = key.setting.default if key.default is None else f"`{toml(key.default)}`"
             yield f"`{key.name}`", type_name(key), default, key.setting.help
 
-    return "\n\n".join([CONFIGURATION, table("key", "type", "default", "meaning", rows=rows())])
+    parts = [CONFIGURATION, table("key", "type", "default", "meaning", rows=rows()), GATEWAY_TABLES]
+    for name, keys in (("worker", WORKER_KEYS), ("tenant", TENANT_KEYS), ("tokenizer", TOKENIZER_KEYS)):
+        assert set(keys) == set(MEANINGS[name]), f"[[{name}]] has other keys than are explained"
+        known = ((f"`{key}`", table_type(keys[key]), meaning) for key, meaning in MEANINGS[name].items())
+        parts += [f"### `[[{name}]]`", table("key", "type", "meaning", rows=known)]
+    return "\n\n".join(parts)
+
+
+def table_type(key: Any) -> str:
+    if key.words:
+        return ", ".join(f"`{word}`" for word in key.words)
+    # A limit that nobody reaches is not told.
+    low, high = (limit if abs(limit) < 2**31 else math.copysign(math.inf, limit) for limit in (key.low, key.high))
+    return type_name(Key("", key.kind, Setting("", "", low, high), None))
 
 
 def toml(value: str | float) -> str:
@@ -85,8 +189,10 @@ def toml(value: str | float) -> str:
 def type_name(key: Key) -> str:
     if get_origin(key.kind) is Literal:
         return ", ".join(f"`{choice}`" for choice in get_args(key.kind))
+    if key.kind is list or get_origin(key.kind) is tuple:
+        return "list of strings"
     low, high = key.setting.low, key.setting.high
-    limits = [f"from {low:,}"] * (low > float("-inf")) + [f"to {high:,}"] * (high < float("inf"))
+    limits = [f"from {low:,.10g}"] * (low > float("-inf")) + [f"to {high:,.10g}"] * (high < float("inf"))
     words = {int: "integer", float: "number", str: "string", bool: "`true`, `false`"}
     return " ".join([words[key.kind], *limits])
 
@@ -144,9 +250,13 @@ def shape(schema: dict[str, Any]) -> str:
     if "enum" in schema:
         return ", ".join(f"`{json.dumps(value)}`" for value in schema["enum"] if value is not None)
     kind = str(schema.get("type", "anything"))
+    if "prefixItems" in schema:
+        return f"[{', '.join(map(shape, schema['prefixItems']))}]"
     if kind == "array":
         longest = f"at most {schema['maxItems']:,} of " if "maxItems" in schema else ""
         return f"list of {longest}{shape(schema.get('items', {}))}"
+    if kind == "object" and isinstance(schema.get("additionalProperties"), dict):
+        return f"object of {shape(schema['additionalProperties'])}"
     words = {"minimum": "from", "exclusiveMinimum": "above", "maximum": "to", "exclusiveMaximum": "below"}
     limits = [f"{word} {schema[limit]:,}" for limit, word in words.items() if limit in schema]
     if "maxLength" in schema:
@@ -190,17 +300,42 @@ def models() -> str:
     )
 
 
+# -- load-report.md ----------------------------------------------------------------------------------------------
+
+
+def load_report() -> str:
+    schema = json_schema()
+    structs = schema["$defs"]
+    order = ["Run", *(name for name in structs if name != "Run")]
+    parts = [LOAD_REPORT.format(version=SCHEMA_VERSION)]
+    for name in order:
+        about = " ".join(structs[name].get("description", "").split()).replace("None", "`null`")
+        parts += [f"### {name}", about, load_fields(structs, name)]
+    parts += ["## CSV", LOAD_CSV]
+    parts.append(table("column", "meaning", rows=((f"`{one.name}`", one.meaning) for one in COLUMNS)))
+    return "\n\n".join(part for part in parts if part)
+
+
+def load_fields(structs: dict[str, Any], name: str) -> str:
+    if "enum" in structs[name]:
+        return shape(structs[name])
+    rows = ((f"`{field}`", shape(one)) for field, one in structs[name]["properties"].items())
+    return table("field", "value", rows=rows)
+
+
 # -- metrics.md, errors.md, lifecycle.md -------------------------------------------------------------------------
 
 
 def metrics() -> str:
-    rows = (
-        (f"`{metric.name}`", metric.kind, ", ".join(f"`{label}`" for label in metric.labels), metric.meaning)
-        for metric in METRICS.values()
-    )
-    return "# Metrics\n\nPrometheus text at `/metrics`. Units are part of the name.\n\n" + table(
-        "name", "kind", "labels", "meaning", rows=rows
-    )
+    def listed(found: Iterable[Metric]) -> str:
+        rows = (
+            (f"`{metric.name}`", metric.kind, ", ".join(f"`{label}`" for label in metric.labels), metric.meaning)
+            for metric in found
+        )
+        return table("name", "kind", "labels", "meaning", rows=rows)
+
+    own, fleet = listed(METRICS.values()), listed(FLEET_METRICS.values())
+    return f"# Metrics\n\n{METRICS_ARE}\n\n{own}\n\n## Of a gateway\n\n{FLEET_METRICS_ARE}\n\n{fleet}"
 
 
 def errors() -> str:
@@ -246,6 +381,7 @@ PAGES: dict[str, Callable[[], str]] = {
     "configuration.md": configuration,
     "http-api.md": http_api,
     "models.md": models,
+    "load-report.md": load_report,
     "metrics.md": metrics,
     "errors.md": errors,
     "lifecycle.md": lifecycle,

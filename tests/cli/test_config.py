@@ -18,8 +18,9 @@ from headway.cli.complaints import INSTEAD
 from headway.cli.config import MODEL_KEY, SERVE_KEYS, Key, ServeConfig, serve_config
 from headway.cli.config_file import read_config
 from headway.core.errors import ConfigError
-from headway.engine.config import EngineConfig, Setting
+from headway.engine.config import EngineConfig
 from headway.models import DEFAULT_MODEL
+from headway.setting import Setting
 
 KNOWN = (MODEL_KEY, *SERVE_KEYS)
 

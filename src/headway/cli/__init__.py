@@ -13,6 +13,8 @@ from cyclopts import App, CycloptsError
 
 from headway.cli.complaints import complaint
 from headway.core.errors import ConfigError, HeadwayError
+from headway.loadtest.errors import InvalidPlan, LoadTestError
+from headway.workload.errors import WorkloadError
 
 USAGE_ERROR, FAILURE, INTERRUPTED = 2, 1, 130
 
@@ -33,6 +35,11 @@ app.command("headway.cli.generate:app", name="generate", help="Complete one prom
 app.command(
     "headway.cli.fetch:app", name="fetch", help="Fetch and check a model, so that serving needs no network.", sort_key=3
 )
+app.command(
+    "headway.cli.bench:app", name="bench", help="Measure a server that speaks OpenAI's API under load.", sort_key=4
+)
+app.command("headway.cli.keys:app", name="keys", help="Create, list and revoke API keys.", sort_key=6)
+app.command("headway.cli.kv:app", name="kv", help="Size a KV cache, and what fits into a device.", sort_key=5)
 
 
 @app.command(name="version", show=False)
@@ -53,16 +60,19 @@ def run(arguments: Sequence[str] | None = None) -> None:
 def status(arguments: Sequence[str]) -> int:
     """The exit status of a command line. What went wrong is one line on stderr, never a traceback."""
     try:
-        app(arguments, exit_on_error=False, print_error=False)
+        code = app(arguments, exit_on_error=False, print_error=False)
     except CycloptsError as error:
         print(f"headway: {complaint(error)}", file=sys.stderr)
         return USAGE_ERROR
     except HeadwayError as error:
         print(f"headway: {error.message}", file=sys.stderr)
         return USAGE_ERROR if isinstance(error, ConfigError) else FAILURE
+    except (LoadTestError, WorkloadError) as error:
+        print(f"headway: {error}", file=sys.stderr)
+        return USAGE_ERROR if isinstance(error, (InvalidPlan, WorkloadError)) else FAILURE
     except KeyboardInterrupt:
         return INTERRUPTED
     except BrokenPipeError:  # `headway generate … | head`
         sys.stderr.close()
         return FAILURE
-    return 0
+    return code if isinstance(code, int) else 0

@@ -4,8 +4,19 @@ from __future__ import annotations
 
 from cyclopts import CycloptsError, UnknownOptionError, UnusedCliTokensError
 
+from headway.loadtest.bench.options import PROFILES
+
 # What each command takes beside flags.
-TAKES = {"serve": "the model", "generate": "the prompt, in quotes", "fetch": "the model"}
+TAKES = {
+    "serve": "the model",
+    "generate": "the prompt, in quotes",
+    "fetch": "the model",
+    "kv": "the model or the server",
+    **dict.fromkeys(
+        ("bench", *(f"bench {name}" for name in PROFILES if name != "trace"), "bench stable", "bench sweep"),
+        "the server's URL",
+    ),
+}
 
 # Flags that people know from `vllm serve` and that are something else here.
 INSTEAD = {
@@ -14,13 +25,35 @@ INSTEAD = {
     "--enable-prefix-caching": "The prefix cache is on; --prefix-cache-scope says who shares it.",
     "--no-enable-prefix-caching": "Use --prefix-cache-scope off.",
     "--enable-chunked-prefill": "Prefill is always chunked; --max-num-batched-tokens bounds a step.",
-    "--api-key": "There is no authentication yet: put the server behind a proxy that has it.",
+    "--api-key": "Keys are kept in a file: `headway keys create TENANT --api-keys FILE`, then --api-keys FILE.",
+}
+
+# The same for `vllm bench serve` and `headway bench`.
+BENCH_INSTEAD = {
+    "--base-url": "The server's URL is an argument.",
+    "--host": "The server's URL is an argument.",
+    "--port": "The server's URL is an argument.",
+    "--backend": "Any server that speaks OpenAI's API is tested alike; see --endpoint.",
+    "--dataset-name": "Use --prompts words, sample, sharegpt:FILE or jsonl:FILE.",
+    "--dataset-path": "Use --prompts sharegpt:FILE or jsonl:FILE.",
+    "--goodput": "Use --slo-ttft, --slo-itl and --slo-e2e, in seconds.",
+    "--ignore-eos": "Servers that know ignore_eos are always asked to.",
+    "--save-result": "Use --json FILE, or --output FOLDER for all files.",
+    "--result-dir": "Use --output.",
+    "--result-filename": "Use --json.",
+    "--metadata": "Use --note NAME=VALUE.",
+    **dict.fromkeys(
+        ("--concurrency", "--max-concurrency"),
+        "An open loop is never held back, or its rate would be another: use `headway bench concurrency`.",
+    ),
+    **dict.fromkeys(("--rate", "--request-rate"), "A closed loop has no rate: use `headway bench rate`."),
+    "--num-warmups": "Use --warmup, in seconds.",
 }
 
 
 def complaint(error: CycloptsError) -> str:
     """One line."""
-    command = next(iter(error.command_chain or ()), "")
+    command = " ".join(error.command_chain or ())
     if isinstance(error, UnusedCliTokensError) and command in TAKES:
         surplus = " ".join(error.unused_tokens or ())
         return f"{command} takes one argument, {TAKES[command]}; this is too much: {surplus}"
@@ -30,6 +63,10 @@ def complaint(error: CycloptsError) -> str:
             return f"Unknown option: --model. The model is an argument: headway serve {value or _after(flag, error)}"
         if flag in INSTEAD:
             return f"Unknown option: {flag}. {INSTEAD[flag]}"
+    if isinstance(error, UnknownOptionError) and command.startswith("bench"):
+        flag = (error.token.keyword or error.token.value).partition("=")[0]
+        if flag in BENCH_INSTEAD:
+            return f"Unknown option: {flag}. {BENCH_INSTEAD[flag]}"
     return str(error)
 
 

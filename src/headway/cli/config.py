@@ -13,12 +13,15 @@ from dataclasses import dataclass
 from inspect import Parameter as Argument
 from inspect import signature
 from types import NoneType, UnionType
-from typing import Annotated, Any, Literal, Union, get_args, get_origin, get_type_hints
+from typing import Annotated, Any, Literal, TypeVar, Union, get_args, get_origin, get_type_hints
 
 from cyclopts import Group, Parameter, Token, convert
 
-from headway.engine.config import EngineConfig, Setting
+from headway.engine.config import EngineConfig
 from headway.models import DEFAULT_MODEL
+from headway.setting import Setting
+
+T = TypeVar("T")
 
 Model = Annotated[str, Parameter(help="A model name, a .gguf file, an OpenVINO IR folder or a Hugging Face repo id.")]
 
@@ -50,6 +53,27 @@ class ServeConfig:
             "Origins whose web pages may call this server, with commas between; * is any.", "Network", default="none"
         ),
     ] = None
+    worker: Annotated[
+        tuple[str, ...],
+        Setting("URL of a server to send requests to, instead of a model here; may be repeated.", "Fleet"),
+    ] = ()
+    api_keys: Annotated[
+        str | None, Setting("File of the tenants' API keys; see `headway keys`.", "Fleet", default="no keys")
+    ] = None
+    allow_anonymous: Annotated[
+        bool, Setting("Let in who has no API key, also from other machines, as one tenant.", "Fleet")
+    ] = False
+    max_running: Annotated[
+        int, Setting("Most requests on all workers together; 0 leaves it to their windows.", "Fleet", 0)
+    ] = 0
+    kv_claim_ratio: Annotated[
+        float,
+        Setting("How much of the workers' KV the requests inside may need at worst; 0 is no limit.", "Fleet", 0, 100),
+    ] = 0.0
+    overlong: Annotated[
+        Literal["reject", "trim"],
+        Setting("A chat that is too long: refuse it, or drop its oldest turns.", "Fleet"),
+    ] = "reject"
     engine: EngineConfig = dataclasses.field(default_factory=EngineConfig)
 
 
@@ -65,7 +89,7 @@ class Key:
     @property
     def name(self) -> str:
         """Of the flag, without its dashes, and of the TOML key."""
-        return self.field.replace("_", "-")
+        return self.setting.names[0] if self.setting.names else self.field.replace("_", "-")
 
     @property
     def kind(self) -> Any:
@@ -102,12 +126,15 @@ class Key:
             return self.aliases[word] if word in self.aliases else convert(kind, tokens)
 
         shown = self.setting.default
+        unset = self.default is False or self.default == ()
         parameter = Parameter(
+            name=[f"--{name}" for name in self.setting.names] or None,
+            negative="" if unset else None,
             help=self.setting.help,
             group=GROUPS[self.setting.group],
             validator=within,
             converter=convert_alias if self.aliases else None,
-            show_default=(lambda _: shown) if shown else None,
+            show_default=(lambda _: shown) if shown else False if unset else None,
         )
         return Argument(
             self.field, Argument.KEYWORD_ONLY, default=self.default, annotation=Annotated[self.type, parameter]
@@ -117,7 +144,12 @@ class Key:
 GROUPS = {
     name: Group(name, sort_key=place)
     for place, name in enumerate(
-        ("Output", "Network", "Model", "Concurrency and batching", "Promises", "Lanes", "Runtime")
+        (
+            *("Output", "Network", "Model", "Fleet", "Concurrency and batching"),
+            *("Search", "Grid", "Profile", "Load", "Prompts"),  # of `bench`
+            *("Promises", "Lanes", "Runtime"),
+            *("Server", "Client", "Report"),  # of `bench`
+        )
     )
 }
 OTHER_NAMES = {"bfloat16": "bf16", "float32": "f32", "float": "f32"}
@@ -133,7 +165,7 @@ def keys(config: type) -> Iterator[Key]:
             yield Key(field.name, parts[0], parts[-1], field.default)
 
 
-def with_flags(command: Callable[..., None], flags: Iterable[Key]) -> Callable[..., None]:
+def with_flags(command: Callable[..., T], flags: Iterable[Key]) -> Callable[..., T]:
     """`command` with a signature that has a keyword for each of `flags` in place of its `**settings`."""
     shape = signature(command, eval_str=True)
     own = [argument for argument in shape.parameters.values() if argument.kind is not Argument.VAR_KEYWORD]

@@ -11,6 +11,7 @@ from typing import Any, Literal, get_args, get_origin
 from cyclopts import App, ArgumentCollection, Token
 
 from headway.cli.config import Key
+from headway.cli.fleet.tables import TABLES, is_tables, is_texts
 from headway.core.errors import ConfigError
 
 WORDS = {bool: "true or false", int: "an integer", float: "a number", str: "a string"}
@@ -26,6 +27,9 @@ def read_config(path: Path, known: Sequence[Key]) -> dict[str, Any]:
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
         raise ConfigError(f"{path}: not valid TOML: {error}.") from error
     by_name = {key.name: key for key in known}
+    for name in TABLES:  # what they say is read by `fleet.tables`
+        if name in table and is_tables(table[name]):
+            del table[name]
     for name in table:
         if isinstance(table[name], dict) and name not in by_name:
             raise ConfigError(
@@ -45,6 +49,10 @@ def _suggestion(name: str, known: list[str]) -> str:
 def _checked(path: Path, key: Key, value: Any) -> Any:
     kind = key.kind
     where = f"{path}: {key.name}"
+    if get_origin(kind) is tuple:
+        if not is_texts(value):
+            raise ConfigError(f"{where} must be a list of strings, not {_toml(value)}.", param=key.name)
+        return value
     if get_origin(kind) is Literal:
         choices = get_args(kind)
         if value not in choices and (not isinstance(value, str) or value not in key.aliases):
@@ -76,6 +84,7 @@ def apply_config_file(known: Sequence[Key]) -> Any:
         for name, value in read_config(path, known).items():
             argument = by_name[name]
             if not argument.tokens:
-                argument.append(Token(keyword=name, value=str(value), source=str(path)))
+                for place, one in enumerate(value if isinstance(value, list) else [value]):
+                    argument.append(Token(keyword=name, value=str(one), source=str(path), index=place))
 
     return hook

@@ -13,8 +13,9 @@ from cyclopts import App, Parameter
 from headway.cli.config import ENGINE_KEYS, keys, with_flags
 from headway.core.errors import ConfigError
 from headway.core.request import SamplingParams
-from headway.engine.config import EngineConfig, Setting
+from headway.engine.config import EngineConfig
 from headway.models import DEFAULT_MODEL
+from headway.setting import Setting
 
 DEFAULT_MAX_TOKENS = 256
 

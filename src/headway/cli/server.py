@@ -54,7 +54,7 @@ async def _serve(model: str, config: ServeConfig, sock: socket) -> None:
     name = config.served_model_name or engine.model.name
     async with contextlib.AsyncExitStack() as stack:
         try:
-            await stack.enter_async_context(listening(create_app(engine, _gateway_config(config, name)), sock))
+            await stack.enter_async_context(listening(create_app(engine, gateway_config(config, name)), sock))
         except OSError as error:  # somebody else began to listen while the model was loading
             raise unusable(config.host, config.port, error) from error
         finally:
@@ -68,7 +68,8 @@ async def _serve(model: str, config: ServeConfig, sock: socket) -> None:
         await _drain(engine, signals, config.drain_timeout)
 
 
-def _gateway_config(config: ServeConfig, name: str) -> GatewayConfig:
+def gateway_config(config: ServeConfig, name: str) -> GatewayConfig:
+    """What the edge is told of the flags."""
     origins = (config.allowed_origins or "").split(",")
     return GatewayConfig(
         served_model_name=name,

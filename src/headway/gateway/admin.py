@@ -28,13 +28,13 @@ class NotLocal(HeadwayError):
 
 async def config(request: web.Request) -> web.Response:
     """The engine's configuration as it is now."""
-    _check_local(request)
+    check_local(request)
     return json_response(dataclasses.asdict(request.app[SERVICE].backend.config))
 
 
 async def reconfigure(request: web.Request) -> web.Response:
     """POST the settings to change, as JSON: all of them are taken, or none. Answers with the whole configuration."""
-    _check_local(request)
+    check_local(request)
     service = request.app[SERVICE]
     try:
         changes: Any = msgspec.json.decode(await service.body(request))
@@ -45,7 +45,8 @@ async def reconfigure(request: web.Request) -> web.Response:
     return json_response(dataclasses.asdict(service.backend.reconfigure(**changes)))
 
 
-def _check_local(request: web.Request) -> None:
+def check_local(request: web.Request) -> None:
+    """Raises `NotLocal`."""
     try:
         local = ipaddress.ip_address(request.remote or "").is_loopback
     except ValueError:

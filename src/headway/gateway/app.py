@@ -13,7 +13,7 @@ from headway.gateway.backend import Backend
 from headway.gateway.config import GatewayConfig
 from headway.gateway.edge import add_headers, edge
 from headway.gateway.openapi import describe, routes
-from headway.gateway.service import SERVICE, Service
+from headway.gateway.service import EDGE, SERVICE, Service
 from headway.wire import limits
 from headway.wire.responses import Index
 
@@ -25,11 +25,11 @@ def create_app(backend: Backend, config: GatewayConfig = GatewayConfig()) -> web
     """
     app = web.Application(middlewares=[edge], client_max_size=limits.MAX_BODY_BYTES)
     service = Service(backend, config)
-    app[SERVICE] = service
+    app[EDGE] = app[SERVICE] = service
     app[inform.STARTED_S] = inform.started_s()
-    described = describe(service.names, _version())
+    described = describe(service.names, installed_version())
     app[inform.DESCRIPTION] = msgspec.json.encode(described)
-    app[inform.INDEX] = Index(version=_version(), models=list(service.names), routes=routes(described))
+    app[inform.INDEX] = Index(version=installed_version(), models=list(service.names), routes=routes(described))
     app.add_routes(
         [
             web.post("/v1/chat/completions", generate.chat_completions),
@@ -60,7 +60,7 @@ async def _service_lifetime(app: web.Application) -> AsyncIterator[None]:
     app[SERVICE].close()
 
 
-def _version() -> str:
+def installed_version() -> str:
     try:
         return version("headway")
     except PackageNotFoundError:  # run from a source tree that was not installed

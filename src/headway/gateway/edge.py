@@ -14,7 +14,7 @@ from aiohttp import web
 from headway.core.errors import HeadwayError
 from headway.gateway import origins
 from headway.gateway.observe import call_line
-from headway.gateway.service import SERVICE, log
+from headway.gateway.service import EDGE, log
 from headway.wire.errors import error_body, retry_headers
 
 REQUEST_ID = web.RequestKey("headway.request_id", str)
@@ -32,18 +32,18 @@ Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 @web.middleware
 async def edge(request: web.Request, handler: Handler) -> web.StreamResponse:
     request[REQUEST_ID] = request_id(request)
-    metrics = request.app[SERVICE].metrics
+    metrics = request.app[EDGE].metrics
     begun_s = time.monotonic()
     status = CLIENT_GONE
-    metrics.in_flight.inc()
+    metrics.in_flight += 1
     try:
         response = await _answered(request, handler)
         status = response.status
         return response
     finally:
-        metrics.in_flight.dec()
+        metrics.in_flight -= 1
         resource = request.match_info.route.resource
-        metrics.responses.labels(resource.canonical if resource else "unmatched", str(status)).inc()
+        metrics.answered(resource.canonical if resource else "unmatched", status)
         if log.isEnabledFor(logging.DEBUG):
             log.debug("request %s: %s", request[REQUEST_ID], call_line(request, status, time.monotonic() - begun_s))
 
@@ -55,7 +55,7 @@ def request_id(request: web.BaseRequest) -> str:
 
 
 async def _answered(request: web.Request, handler: Handler) -> web.StreamResponse:
-    allowed = request.app[SERVICE].config.allowed_origins
+    allowed = request.app[EDGE].config.allowed_origins
     try:
         return origins.preflight(request, allowed) or await handler(request)
     except HeadwayError as error:
@@ -109,7 +109,7 @@ async def add_headers(request: web.Request, response: web.StreamResponse) -> Non
     """On every response, streams included: who the request was, for those who have to find it in a log."""
     if REQUEST_ID in request:  # else it was refused before the middleware, and named there
         name_response(response, request[REQUEST_ID])
-        response.headers.update(origins.headers(request, request.app[SERVICE].config.allowed_origins))
+        response.headers.update(origins.headers(request, request.app[EDGE].config.allowed_origins))
         if ignored := request.get(IGNORED):
             response.headers[IGNORED_HEADER] = shown_fields(ignored)
     traceparent = request.headers.get("traceparent", "")

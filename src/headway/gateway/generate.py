@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
 from collections.abc import Callable, Iterator, Sequence
 
@@ -18,16 +17,10 @@ from headway.gateway.observe import TALLY, Timing
 from headway.gateway.prepare import Call
 from headway.gateway.promises import slo_of
 from headway.gateway.service import SERVICE, log
+from headway.gateway.writing import SlowReader, write_in_time
 from headway.wire import sse
 from headway.wire.chunks import Tail, error_event
 from headway.wire.errors import error_body
-
-# Below asyncio's low-water mark (16 KiB) a transport is not paused, and above its high-water mark (64 KiB) it will be.
-NEVER_BLOCKS_BYTES = 16 * 1024
-
-
-class SlowReader(ConnectionError):
-    """The client did not take what it was sent within the write timeout."""
 
 
 async def chat_completions(request: web.Request) -> web.StreamResponse:
@@ -188,17 +181,9 @@ async def _told(
 
 async def _write(request: web.Request, response: web.StreamResponse, data: bytes) -> None:
     """Send, waiting while the client's buffers are full, but not for ever."""
-    transport = request.transport
-    if transport is not None and transport.get_write_buffer_size() + len(data) < NEVER_BLOCKS_BYTES:
-        await response.write(data)  # the usual case, without the cost of a timer per token
-        return
-    timeout_s = request.app[SERVICE].config.write_timeout_s
+    service = request.app[SERVICE]
     try:
-        async with asyncio.timeout(timeout_s):
-            await response.write(data)
-    except TimeoutError:
-        log.warning("request %s: the client read nothing for %g s and is cut off", request[REQUEST_ID], timeout_s)
-        if transport is not None:
-            transport.abort()
-        request.app[SERVICE].metrics.stream_errors.labels("slow_reader").inc()
-        raise SlowReader from None
+        await write_in_time(request, response, data, timeout_s=service.config.write_timeout_s, who=request[REQUEST_ID])
+    except SlowReader:
+        service.metrics.stream_errors.labels("slow_reader").inc()
+        raise

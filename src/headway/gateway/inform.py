@@ -8,8 +8,7 @@ import time
 import msgspec
 from aiohttp import web
 
-from headway.core.admission import MAX_RETRY_AFTER_S
-from headway.core.errors import Draining, NotFound
+from headway.core.errors import MAX_RETRY_AFTER_S, Draining, NotFound
 from headway.core.front import RETRY_WHEN_CLOSED_S
 from headway.gateway.service import SERVICE, Service
 from headway.wire.responses import Health, Index, ModelCard, ModelList, Version

@@ -9,7 +9,7 @@ from socket import socket
 from aiohttp import web
 
 from headway.gateway.malformed import Runner
-from headway.gateway.service import SERVICE
+from headway.gateway.service import EDGE
 
 # Connections that may wait to be accepted while the loop is busy; a burst beyond it is dropped by the kernel.
 BACKLOG = 2048
@@ -21,7 +21,7 @@ async def listening(app: web.Application, sock: socket) -> AsyncIterator[None]:
 
     Raises `OSError` when somebody else listens there.
     """
-    config = app[SERVICE].config
+    config = app[EDGE].config
     runner = Runner(
         app,
         handle_signals=False,

@@ -14,7 +14,7 @@ from aiohttp import web
 
 from headway.core.errors import HeadwayError, InvalidRequest
 from headway.gateway.edge import error_response, http_error_response, name_response, request_id
-from headway.gateway.service import SERVICE, log
+from headway.gateway.service import EDGE, log
 
 ROUTE = "malformed"  # in headway_http_responses_total
 
@@ -98,6 +98,6 @@ class Connection(web.RequestHandler):
         given = request_id(request)
         name_response(response, given)
         response.force_close()
-        self._app[SERVICE].metrics.responses.labels(ROUTE, str(response.status)).inc()
+        self._app[EDGE].metrics.answered(ROUTE, response.status)
         log.warning("request %s from %s is refused: %s", given, request.remote, why)
         return response

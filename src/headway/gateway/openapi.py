@@ -8,10 +8,11 @@ from typing import Any, get_args, get_type_hints
 
 import msgspec
 
-from headway.engine.config import EngineConfig, Setting
+from headway.engine.config import EngineConfig
 from headway.engine.engine import RECONFIGURABLE
 from headway.gateway.edge import IGNORED_HEADER, MAX_IGNORED
 from headway.gateway.promises import HEADERS, MAX_MS
+from headway.setting import Setting
 from headway.wire import requests, responses, unsupported
 from headway.wire.errors import ErrorBody
 

@@ -14,7 +14,7 @@ from headway.core.errors import HeadwayError, InvalidRequest
 from headway.gateway.backend import Backend
 from headway.gateway.config import GatewayConfig
 from headway.gateway.prepare import Preparer
-from headway.metrics.exporter import Exporter, SnapshotCollector
+from headway.metrics.exporter import EdgeExporter, Exporter, SnapshotCollector
 from headway.wire import limits, translate
 
 T = TypeVar("T")
@@ -38,28 +38,12 @@ class BodyTooSlow(HeadwayError):
     code = "request_timeout"
 
 
-class Service:
-    """The backend, and the parts of the edge that outlive a request."""
+class Edge:
+    """What every application here has, whatever is behind it: its numbers, and a limit to what a client may send."""
 
-    def __init__(self, backend: Backend, config: GatewayConfig) -> None:
-        self.backend = backend
+    def __init__(self, config: GatewayConfig, metrics: EdgeExporter) -> None:
         self.config = config
-        self.names = (config.served_model_name or backend.model.name,)
-        recommended = backend.model.sampling_defaults if config.generation_config == "auto" else {}
-        self.sampling_defaults = {**translate.SAMPLING_DEFAULTS, **recommended}
-        self.preparer = Preparer(backend, self.names, self.sampling_defaults)
-        self.metrics = Exporter(SnapshotCollector(backend.snapshot, lambda: not backend.not_ready_reason))
-        self._threads = ThreadPoolExecutor(config.tokenise_threads, thread_name_prefix="headway-tokenise")
-        # Whoever only counts tokens, of however much text, does not stand in the way of those who want an answer.
-        self._side_thread = ThreadPoolExecutor(1, thread_name_prefix="headway-tokenise-aside")
-
-    async def prepared(self, prepare: Callable[[bytes], T], body: bytes) -> T:
-        """Run `prepare` on a call's body, off the event loop."""
-        return await asyncio.get_running_loop().run_in_executor(self._threads, prepare, body)
-
-    async def prepared_aside(self, prepare: Callable[[bytes], T], body: bytes) -> T:
-        """The same for work that no generation waits for."""
-        return await asyncio.get_running_loop().run_in_executor(self._side_thread, prepare, body)
+        self.metrics = metrics
 
     async def body(self, request: web.Request) -> bytes:
         """The body, within its limits of size and time. Raises `BodyTooLarge`, `BodyTooSlow` or `InvalidRequest`."""
@@ -77,11 +61,37 @@ class Service:
         except web.RequestPayloadError as error:
             raise InvalidRequest(f"The request body cannot be read: {error}.", code="invalid_body") from None
 
+
+class Service(Edge):
+    """The backend, and the parts of the edge that outlive a request."""
+
+    metrics: Exporter
+
+    def __init__(self, backend: Backend, config: GatewayConfig) -> None:
+        super().__init__(config, Exporter(SnapshotCollector(backend.snapshot, lambda: not backend.not_ready_reason)))
+        self.backend = backend
+        self.names = (config.served_model_name or backend.model.name,)
+        recommended = backend.model.sampling_defaults if config.generation_config == "auto" else {}
+        self.sampling_defaults = {**translate.SAMPLING_DEFAULTS, **recommended}
+        self.preparer = Preparer(backend, self.names, self.sampling_defaults)
+        self._threads = ThreadPoolExecutor(config.tokenise_threads, thread_name_prefix="headway-tokenise")
+        # Whoever only counts tokens, of however much text, does not stand in the way of those who want an answer.
+        self._side_thread = ThreadPoolExecutor(1, thread_name_prefix="headway-tokenise-aside")
+
+    async def prepared(self, prepare: Callable[[bytes], T], body: bytes) -> T:
+        """Run `prepare` on a call's body, off the event loop."""
+        return await asyncio.get_running_loop().run_in_executor(self._threads, prepare, body)
+
+    async def prepared_aside(self, prepare: Callable[[bytes], T], body: bytes) -> T:
+        """The same for work that no generation waits for."""
+        return await asyncio.get_running_loop().run_in_executor(self._side_thread, prepare, body)
+
     def close(self) -> None:
         for threads in (self._threads, self._side_thread):
             threads.shutdown(wait=False, cancel_futures=True)
 
 
+EDGE = web.AppKey("headway.edge", Edge)
 SERVICE = web.AppKey("headway.service", Service)
 
 

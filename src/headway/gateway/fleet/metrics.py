@@ -1,0 +1,150 @@
+"""A fleet's numbers for Prometheus. Read off the front, the roster and the figures: nothing is counted twice."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily
+from prometheus_client.metrics_core import Metric as MetricFamily
+
+from headway.core.breaker import Trust
+from headway.core.front import Front
+from headway.core.ladder import Level
+from headway.core.worker import LOAD_FIELDS, Signal, WorkerState
+from headway.gateway.fleet.driver import FleetDriver
+from headway.gateway.fleet.figures import Figures, Histogram
+from headway.metrics.names import METRICS, Metric
+
+_WORKER = ("worker",)
+_TENANT = ("tenant",)
+
+_TABLE = (
+    Metric("headway_worker_up", "gauge", "1 while the worker is trusted with requests; a half, to find out.", _WORKER),
+    Metric("headway_worker_draining", "gauge", "1 while the worker gets nothing new.", _WORKER),
+    Metric("headway_worker_requests_in_flight", "gauge", "Requests that were sent there and have not ended.", _WORKER),
+    Metric("headway_worker_tokens_in_flight", "gauge", "Their tokens: prompts, and outputs as expected.", _WORKER),
+    Metric("headway_worker_window_sequences", "gauge", "How many requests it may have in flight.", _WORKER),
+    Metric("headway_worker_window_tokens", "gauge", "How many of their tokens; +Inf while there is no limit.", _WORKER),
+    Metric("headway_worker_ttft_seconds", "gauge", "Sending to first byte, lately, as measured here.", _WORKER),
+    Metric("headway_worker_running", "gauge", "Sequences that it runs, as it says.", _WORKER),
+    Metric("headway_worker_waiting", "gauge", "Sequences that queue inside it, as it says.", _WORKER),
+    Metric("headway_worker_kv_used_ratio", "gauge", "KV in use, as it says.", _WORKER),
+    Metric("headway_worker_kv_capacity_tokens", "gauge", "KV there is, as it says.", _WORKER),
+    Metric("headway_worker_batch_tokens", "gauge", "Tokens of its last steps, as it says.", _WORKER),
+    Metric("headway_worker_ttft_s", "gauge", "Its own TTFT, as it says.", _WORKER),
+    Metric("headway_worker_itl_s", "gauge", "Its own ITL, as it says.", _WORKER),
+    Metric("headway_worker_memory_headroom_ratio", "gauge", "Memory it has left, as it says.", _WORKER),
+    Metric("headway_worker_signal_age_seconds", "gauge", "Since its newest signal was true.", _WORKER),
+    Metric(
+        "headway_worker_failures_total", "counter", "Answers that it failed, by what was wrong.", ("worker", "code")
+    ),
+    Metric("headway_requests_returned_total", "counter", "Requests that were sent to another worker."),
+    Metric("headway_worker_seconds", "histogram", "Sending to the end of the answer: the worker's part of a call."),
+    Metric("headway_tenant_waiting", "gauge", "Requests that wait, by tenant.", _TENANT),
+    Metric("headway_tenant_input_tokens_total", "counter", "Prompt tokens of requests that ended.", _TENANT),
+    Metric("headway_tenant_output_tokens_total", "counter", "Output tokens of requests that ended.", _TENANT),
+    Metric("headway_ladder_level_active", "gauge", "1 while the level of degradation is in force.", ("level",)),
+    Metric("headway_ladder_pressure_ratio", "gauge", "How much too much there is, 0 to 1."),
+)
+FLEET_METRICS: Mapping[str, Metric] = {metric.name: metric for metric in _TABLE}
+
+
+class FleetCollector:
+    """A Prometheus collector."""
+
+    def __init__(self, driver: FleetDriver, figures: Figures) -> None:
+        self._driver = driver
+        self._figures = figures
+
+    def describe(self) -> Iterable[MetricFamily]:
+        return ()
+
+    def collect(self) -> Iterable[MetricFamily]:
+        front = self._driver.front
+        yield from self._service(front)
+        yield from self._workers(front)
+        yield from self._tenants(front)
+        yield from self._times()
+
+    def _service(self, front: Front) -> Iterator[MetricFamily]:
+        admission, figures = front.admission, self._figures
+        yield _one("headway_requests_in_service", admission.requests)
+        yield _one("headway_sequences_running", admission.running)
+        yield _one("headway_requests_waiting", admission.waiting)
+        yield _one("headway_waiting_tokens", admission.waiting_tokens)
+        yield _by("headway_lane_waiting", front.lanes.waiting_by_lane())
+        yield _by("headway_requests_ended_total", figures.ended)
+        yield _by("headway_requests_refused_total", front.refused)
+        yield _one("headway_relegations_total", front.lanes.relegations)
+        yield _one("headway_requests_returned_total", figures.returned)
+        yield _by("headway_ladder_level_active", {one.name.lower(): int(front.ladder.active(one)) for one in Level})
+        yield _one("headway_ladder_pressure_ratio", front.ladder.pressure.height)
+
+    def _workers(self, front: Front) -> Iterator[MetricFamily]:
+        now, workers = self._driver.clock(), front.fleet.workers
+        up = {Trust.CLOSED: 1.0, Trust.HALF_OPEN: 0.5, Trust.OPEN: 0.0}
+        yield _by("headway_worker_up", {name: up[one.breaker.trust(now)] for name, one in workers.items()})
+        yield _by("headway_worker_draining", {name: int(one.draining) for name, one in workers.items()})
+        yield _by("headway_worker_requests_in_flight", {name: len(one.flights) for name, one in workers.items()})
+        yield _by("headway_worker_tokens_in_flight", {name: one.tokens for name, one in workers.items()})
+        yield _by("headway_worker_window_sequences", {name: one.window.sequences for name, one in workers.items()})
+        yield _by("headway_worker_window_tokens", {name: one.window.tokens for name, one in workers.items()})
+        yield _by("headway_worker_ttft_seconds", {name: one.ttft_ns / 1e9 for name, one in workers.items()})
+        for field in LOAD_FIELDS:
+            # What is not known is not there: unknown is not zero.
+            said = {name: signal.value for name, one in workers.items() if (signal := getattr(one.load, field))}
+            yield _by(f"headway_worker_{field}", said)
+        ages = {name: (now - newest) / 1e9 for name, one in workers.items() if (newest := _newest_ns(one))}
+        yield _by("headway_worker_signal_age_seconds", ages)
+        failures = _family("headway_worker_failures_total")
+        for labels, count in self._figures.failures.items():
+            failures.add_metric(labels, count)
+        yield failures
+
+    def _tenants(self, front: Front) -> Iterator[MetricFamily]:
+        yield _by("headway_tenant_waiting", front.lanes.waiting_by_tenant())
+        yield _by("headway_tenant_input_tokens_total", self._figures.input_tokens)
+        yield _by("headway_tenant_output_tokens_total", self._figures.output_tokens)
+
+    def _times(self) -> Iterator[MetricFamily]:
+        figures = self._figures
+        yield _histogram("headway_time_to_first_token_seconds", figures.ttft_s)
+        yield _histogram("headway_inter_token_latency_seconds", figures.itl_s)
+        yield _histogram("headway_request_duration_seconds", figures.duration_s)
+        yield _histogram("headway_network_seconds", figures.network_s)
+        yield _histogram("headway_tokenise_seconds", figures.tokenise_s)
+        yield _histogram("headway_queue_seconds", figures.queue_s)
+        yield _histogram("headway_worker_seconds", figures.worker_s)
+        yield _histogram("headway_gateway_seconds", figures.gateway_s)
+
+
+def _newest_ns(worker: WorkerState) -> int:
+    signals: list[Signal] = [signal for name in LOAD_FIELDS if (signal := getattr(worker.load, name)) is not None]
+    return max((signal.at_ns for signal in signals), default=0)
+
+
+def _metric(name: str) -> Metric:
+    return FLEET_METRICS.get(name) or METRICS[name]
+
+
+def _family(name: str) -> GaugeMetricFamily | CounterMetricFamily:
+    metric = _metric(name)
+    kind = CounterMetricFamily if metric.kind == "counter" else GaugeMetricFamily
+    return kind(name, metric.meaning, labels=metric.labels)
+
+
+def _one(name: str, value: float) -> MetricFamily:
+    family = _family(name)
+    family.add_metric([], value)
+    return family
+
+
+def _by(name: str, values: Mapping[str, float]) -> MetricFamily:
+    family = _family(name)
+    for label, value in values.items():
+        family.add_metric([label], value)
+    return family
+
+
+def _histogram(name: str, histogram: Histogram) -> MetricFamily:
+    return HistogramMetricFamily(name, _metric(name).meaning, buckets=histogram.cumulative(), sum_value=histogram.sum)
