@@ -117,3 +117,54 @@ def test_few_requests_are_not_judged():
     times = queues.timings(queues.Served(np.arange(10.0), np.arange(10.0), np.arange(10.0) + 1))
     assert steady.queue(times, (0, 10)) is None
     assert steady.drift(times, latency.e2e_s(times), (0, 10)) is None
+
+
+# -- silence -------------------------------------------------------------------------------------------------------
+
+
+def one_by_one(*pauses_s: tuple[float, float]):
+    """One request after another, 0.1 s each, for 100 s; at each of these moments the server pauses."""
+    at, start, end = 0.0, [], []
+    pauses = sorted(pauses_s)
+    while at < 100:
+        start.append(at)
+        at += 0.1
+        if pauses and at > pauses[0][0]:
+            at += pauses.pop(0)[1]
+        end.append(at)
+    return queues.timings(queues.Served(np.array(start), np.array(end) - 0.1, np.array(end)))
+
+
+def test_the_longest_silence_is_found_and_cut_at_the_window():
+    found = steady.silence(one_by_one((20.0, 3.0), (50.0, 5.0)), (10, 90), concurrency=1)
+    assert found is not None
+    assert found.end_s - found.start_s == pytest.approx(5, abs=0.2)
+    assert (found.in_flight, found.never_ended) == (1, 0)
+    assert 50 <= found.end_s <= 55.3
+    found = steady.silence(one_by_one((48.0, 5.0)), (50, 90), concurrency=1)
+    assert found is not None
+    assert found.start_s == 50
+    assert steady.silence(one_by_one((48.0, 5.0)), (60, 90), concurrency=1) is None
+
+
+def test_nobody_waits_in_a_silence_without_requests():
+    """Requests come every 5 s and take 0.1."""
+    at = np.arange(0, 100, 5.0)
+    times = queues.timings(queues.Served(at, at, at + 0.1))
+    assert steady.silence(times, (0, 100), open_loop=True) is None
+
+
+def test_one_request_that_hangs_is_no_server_that_stands_still():
+    at = np.arange(0, 100, 5.0)
+    times = queues.timings(queues.Served(at, at, at + 0.1))
+    times.ended_ns[0], times.ok[0], times.first_ns[0], times.last_ns[0] = -1, False, -1, -1
+    assert steady.silence(times, (0, 100), open_loop=True) is None
+    assert steady.silence(times, (0, 100), concurrency=2) is None
+
+
+@settings(max_examples=50, deadline=None)
+@given(st.floats(10, 80), st.floats(3, 15))
+def test_a_pause_is_found_wherever_it_is(at_s, seconds):
+    found = steady.silence(one_by_one((at_s, seconds)), (5, 100), concurrency=1)
+    assert found is not None
+    assert found.end_s - found.start_s == pytest.approx(seconds, abs=0.21)

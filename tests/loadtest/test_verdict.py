@@ -257,3 +257,52 @@ def test_answers_in_one_piece_are_samples_too():
     assert told.summary.overall.distributions["ttft"].samples == 0
     assert told.summary.overall.output_token_rate == pytest.approx(5 * told.summary.overall.request_rate)
     assert told.summary.overall.input_token_rate == pytest.approx(100 * told.summary.overall.request_rate)
+
+
+def stalled(slots: int, at_s: float, seconds: float, until_s: float) -> list[Record]:
+    """A closed loop of requests that take 0.1 s each, on a server that stands still once."""
+    made = []
+    for slot in range(slots):
+        due = [slot * 0.01]
+        while due[-1] < until_s:
+            ended = due[-1] + 0.1
+            due.append(ended + seconds if due[-1] <= at_s < ended else ended)
+        start, end = np.array(due[:-1]), np.array(due[1:])
+        made += queues.records(queues.Served(start, np.maximum(start, end - 0.1), end))
+    return made
+
+
+@pytest.mark.parametrize("at_s", [9.0, 15.0])
+def test_a_closed_loop_that_stands_still_is_unsteady(at_s):
+    """Across the end of the warm-up too, where no request that waits is due in the window."""
+    what = load(30.0, loop="closed", profile="concurrency", concurrency=8, warmup_s=10.0)
+    found = judged(stalled(8, at_s, 5.0, 30.0), what)
+    assert found.name == UNSTEADY
+    assert "while 8 requests were in flight" in found.findings[0].evidence
+    assert judged(stalled(8, at_s, 0.5, 30.0), what).name == VALID
+
+
+def test_of_those_that_stand_still_is_told_how_many_never_ended():
+    records = stalled(8, 15.0, 100.0, 30.0)
+    for record in records:
+        if record.ended_ns > 100e9:
+            record.fate, record.ended_ns, record.first_ns, record.last_ns = Fate.CANCELLED, int(60e9), -1, -1
+            record.gaps_ns, record.gap_tokens, record.chunks = record.gaps_ns[:0], record.gap_tokens[:0], 0
+    what = load(30.0, loop="closed", profile="concurrency", concurrency=8, warmup_s=10.0)
+    evidence = [finding.evidence for finding in judged(records, what).findings if finding.verdict == UNSTEADY]
+    assert "8 requests were in flight, of which 8 never ended" in evidence[0]
+
+
+@pytest.mark.parametrize(("span_s", "word"), [(0.2, TOO_FEW_SAMPLES), (2.0, CLIENT_LIMITED)])
+def test_a_moment_says_nothing_about_the_client(span_s, word):
+    """A share of a core, and how many of few requests were sent in time: noise over a fifth of a second."""
+    due = np.linspace(0, span_s, 20, endpoint=False)
+    lag_s = np.where(due < 0.8 * span_s, 0.0, 0.05 + 0.2 * span_s)
+    records = queues.records(queues.Served(due, due + lag_s, due + lag_s + 0.1))
+    for record, late_s in zip(records, lag_s.tolist(), strict=True):
+        record.sent_ns += round(late_s * 1e9)
+    made = run(records, load(span_s), cpu_ratio=0.99)
+    said = [finding.evidence for finding in made.verdict.findings]
+    assert any("missed" in line for line in said) == (word == CLIENT_LIMITED)
+    quick = run(queues.records(queues.single(due, np.full(20, 0.005))), load(span_s), cpu_ratio=0.99)
+    assert quick.verdict.name == word

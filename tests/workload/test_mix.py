@@ -271,6 +271,7 @@ def test_a_load_tells_people_what_it_asks() -> None:
         "short 0.75: 40 to 160 → 32 tokens; long 0.25: 2,000 → 64 tokens; 2 equal tenants; "
         "0.5 of prompts begin with 64 shared tokens, in 2 groups"
     )
+    assert SharedPrefix(64).description == "all prompts begin with 64 shared tokens, all the same"
     assert Mix((Share("", 1, Independent(Normal(512, 10), Fixed(5))),)).description == (
         "normal, mean 512, std 10, at least 1 → 5 tokens"
     )

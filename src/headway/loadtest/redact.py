@@ -49,7 +49,7 @@ _SECRET_HEADER = re.compile(r"auth|cookie|key|token|secret|passw|credential|sign
 _WORD = re.compile(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+")
 _USERINFO = re.compile(r"(?i)\b([a-z][a-z0-9+.-]*://)(?:[^/\s?#]*|[^/\s?#@:]+:(?!\d+(?:[/?#\s]|$))[^\s@]*)@")
 _PARAMETER = re.compile(r"(?<=[?&;#])([\w.%-]+)=([^&#;\s\"'<>]*)")
-_FLAG = re.compile(r"(--?[a-zA-Z][\w-]*)(\s+|=)(\"[^\"]*\"|'[^']*'|(?!-)\S+)")
+_FLAG = re.compile(r"(--?[a-zA-Z][\w-]*)(\s+|=)(\"[^\"]*\"|'[^']*'|(?:(?<==)|(?!-))\S+)")
 _ASSIGNED = re.compile(
     r"(?i)(\b(?:api )?[a-z][\w-]*(?: provided)?[\"']?\s*[:=]\s*)((?:bearer|basic)\s+)?"
     r"(\"[^\"]*\"|'[^']*'|[^\s\"',;&{}<>]+)"
@@ -95,7 +95,11 @@ def hidden_in(values: object) -> list[str]:
 def in_urls(secret: str) -> list[str]:
     """A secret in all forms that it can have in a URL: as it is written there, decoded, and encoded again."""
     plain = {secret, unquote(secret), unquote_plus(secret)}
-    forms = plain | {quoted for one in plain for quoted in (quote(one), quote(one, safe=""), quote_plus(one))}
+    forms = (
+        plain
+        | {one.replace(" ", "+") for one in plain}
+        | {quoted for one in plain for quoted in (quote(one), quote(one, safe=""), quote_plus(one))}
+    )
     lower = {re.sub(r"%[0-9A-F]{2}", lambda found: found[0].lower(), form) for form in forms}
     return sorted(forms | lower)
 

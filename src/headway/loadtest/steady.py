@@ -7,6 +7,9 @@ that is small is no finding, and neither is a large one that chance explains: bo
 
 A queue that begins to grow late is no trend over the window yet. There, Little's law (Little 1961: requests inside =
 rate × mean time inside) tells how many should be in flight at the end.
+
+A server that stops altogether makes no trend either, and in a closed loop nobody comes meanwhile who would be seen to
+wait: that is seen in the tokens that do not arrive (`silence`).
 """
 
 from __future__ import annotations
@@ -16,7 +19,8 @@ from statistics import NormalDist
 
 import numpy as np
 
-from headway.metrics.latency import NS, Floats, Timings
+from headway.metrics import latency
+from headway.metrics.latency import NS, Bools, Floats, Timings
 
 BLOCKS = 20
 MIN_BLOCKS = 8
@@ -26,6 +30,11 @@ POINTS_PER_BLOCK = 16  # where the requests in flight are counted
 # cry wolf; but a queue that swallows a twentieth of all requests need not be proven beyond doubt.
 CERTAIN = 0.001
 LIKELY = 0.05
+# A silence is as long as at least one of these, in medians of E2E: beyond doubt, or a good part of the window.
+SILENT_S = 1.0
+SILENT_E2E = 20.0
+SILENT_E2E_OF_WINDOW, SILENT_OF_WINDOW = 3.0, 0.25
+SILENT_ARRIVALS = 10.0  # of an open loop: longer than what chance leaves between two arrivals
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,6 +61,16 @@ class Queue:
     arrivals: int  # due in the window
     at_end: float  # the mean of the last block
     expected: float  # by Little's law, from the requests of the window's first half; at its highest rate if that varies
+
+
+@dataclass(frozen=True, slots=True)
+class Silence:
+    """A stretch of the window in which requests were in flight and not one token came."""
+
+    start_s: float
+    end_s: float
+    in_flight: int  # the fewest
+    never_ended: int  # of those in flight all along
 
 
 def trend(blocks: Floats) -> Trend:
@@ -119,6 +138,69 @@ def drift(t: Timings, latency_s: Floats, window_s: tuple[float, float]) -> Trend
     values = latency_s[there]
     medians = [np.median(values[block == index]) if (block == index).any() else np.nan for index in range(count)]
     return trend(np.array(medians))
+
+
+def silence(
+    t: Timings, window_s: tuple[float, float], *, concurrency: int | None = None, open_loop: bool = False
+) -> Silence | None:
+    """The longest stretch without tokens, where it is longer than service and arrivals explain.
+
+    An answer in one piece has no tokens on the way, and says nothing. With a `concurrency`, more than half of the
+    slots must be taken: one request that hangs, while others think, is no server that stands still.
+    """
+    limit_s = _silence_limit_s(t, window_s, open_loop=open_loop)
+    if limit_s is None:
+        return None
+    start_ns, end_ns = window_s[0] / NS, window_s[1] / NS
+    tokens = np.concatenate((t.first_ns[t.first_ns >= 0], latency.chunk_times_ns(t)))
+    inside = np.sort(tokens[(tokens > start_ns) & (tokens < end_ns)])
+    edges = np.concatenate(([start_ns], inside, [end_ns]))
+    least = 1 if concurrency is None else concurrency // 2 + 1
+    found = [
+        stretch
+        for place in np.flatnonzero(np.diff(edges) * NS > limit_s)
+        for stretch in _busy_stretches(t, float(edges[place]), float(edges[place + 1]), least)
+        if stretch.end_s - stretch.start_s > limit_s
+    ]
+    return max(found, key=lambda stretch: stretch.end_s - stretch.start_s, default=None)
+
+
+def _silence_limit_s(t: Timings, window_s: tuple[float, float], *, open_loop: bool) -> float | None:
+    """None: nothing was streamed, or nothing ended well that would tell how long service takes."""
+    spent_s, seconds = latency.e2e_s(t)[t.ok], window_s[1] - window_s[0]
+    if not len(spent_s) or not (t.first_ns >= 0).any() or seconds <= 0:
+        return None
+    e2e_s = float(np.median(spent_s))
+    limit_s = min(SILENT_E2E * e2e_s, max(SILENT_OF_WINDOW * seconds, SILENT_E2E_OF_WINDOW * e2e_s))
+    if open_loop:
+        due = ((t.scheduled_ns * NS >= window_s[0]) & (t.scheduled_ns * NS < window_s[1])).sum()
+        limit_s = max(limit_s, SILENT_ARRIVALS * seconds / max(int(due), 1))
+    return max(SILENT_S, limit_s)
+
+
+def _busy_stretches(t: Timings, start_ns: float, end_ns: float, least: int) -> list[Silence]:
+    """The parts of a stretch in which so many requests at least were in flight."""
+    ends_ns = _ends_ns(t)
+    moments = np.concatenate((t.scheduled_ns, ends_ns))
+    moments = np.unique(np.concatenate(([start_ns, end_ns], moments[(moments > start_ns) & (moments < end_ns)])))
+    counts = in_flight(t, ((moments[:-1] + moments[1:]) / 2).astype(np.float64))
+    # Where busy begins and where it ends, in turn.
+    turns = np.flatnonzero(np.diff(np.concatenate(([False], counts >= least, [False])).astype(np.int8)))
+    return [
+        Silence(
+            float(moments[first]) * NS,
+            float(moments[last]) * NS,
+            int(counts[first:last].min()),
+            int(_never_ended(t, ends_ns, float(moments[first]), float(moments[last])).sum()),
+        )
+        for first, last in turns.reshape(-1, 2).tolist()
+    ]
+
+
+def _never_ended(t: Timings, ends_ns: Floats, start_ns: float, end_ns: float) -> Bools:
+    """Of the requests in flight all through a stretch: those that nobody waited for to their end."""
+    never: Bools = (t.scheduled_ns <= start_ns) & (ends_ns >= end_ns) & (t.given_up | ~np.isfinite(ends_ns))
+    return never
 
 
 def _ends_ns(t: Timings) -> Floats:

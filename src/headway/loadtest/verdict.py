@@ -16,6 +16,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from headway.loadtest import steady
+from headway.loadtest.answers import Answers, answers
 from headway.loadtest.record import Fate
 from headway.loadtest.result import Client, Distribution, Finding, Group, Load, Summary, Verdict, Word
 from headway.loadtest.table import Table
@@ -39,6 +40,7 @@ class Tolerances:
     lag_share: float = 0.1
     most_lag_s: float = 0.1
     cpu_ratio: float = 0.9  # of one core, by the busiest client process
+    span_s: float = 0.5  # a rate or a share of a core over less than that says nothing about the client
     errors: float = 0.01
     # Refusals by a limit: more than this is told with a VALID run, and with more than that the few that were served
     # say little about the load that was offered.
@@ -73,25 +75,30 @@ def judge(
     failed, or else the server.
     """
     early = [f"the load ended early: {ended_early}"] if ended_early else []
+    due = table.scheduled_within(summary.window_s)
+    came = answers((record for record, here in zip(table.records, due, strict=True) if here), load)
     said = {
-        Word.CLIENT_LIMITED: [*(early if client_failed else ()), *_client_limited(client, summary, tolerances)],
+        Word.CLIENT_LIMITED: [*(early if client_failed else ()), *_client_limited(table, client, summary, tolerances)],
         Word.SERVER_ERRORS: [
             *(early if not client_failed else ()),
             *_server_errors(summary, tolerances, interrupted=interrupted),
+            *_empty(came, summary.overall, tolerances, told=False),
         ],
         Word.UNSTEADY: _unsteady(table, summary, load, tolerances),
         Word.TOO_FEW_SAMPLES: _too_few(summary.overall, tolerances),
     }
     findings = [Finding(verdict=word, evidence=line) for word in Word for line in said.get(word, ())]
     name = findings[0].verdict if findings else Word.VALID
-    return Verdict(name=name, findings=findings, remarks=_remarks(summary.overall, tolerances))
+    return Verdict(name=name, findings=findings, remarks=_remarks(summary.overall, came, tolerances))
 
 
-def _client_limited(client: Client, summary: Summary, tolerances: Tolerances) -> list[str]:
+def _client_limited(table: Table, client: Client, summary: Summary, tolerances: Tolerances) -> list[str]:
     said = []
+    ended_s = float(table.timings.ended_ns.max(initial=0)) * latency.NS
     offered, sent = client.offered_rate, client.sent_rate
-    if offered:
-        missed, seconds = offered - sent, summary.window_s[1] - summary.window_s[0]
+    seconds = summary.window_s[1] - summary.window_s[0]
+    if offered and seconds >= tolerances.span_s:
+        missed = offered - sent
         # One request may cross the window's end by being a little late; that is no missed rate.
         if missed > tolerances.missed_rate * offered and missed * seconds > 1.5:
             said.append(
@@ -108,7 +115,7 @@ def _client_limited(client: Client, summary: Summary, tolerances: Tolerances) ->
         allowed_s = min(max(floor_s, tolerances.lag_share * typical_s), tolerances.most_lag_s)
         if late and late[1] > allowed_s:
             said.append(f"{what} {late[1] * 1e3:.3g} ms late at p{key(late[0])}, {allowed_s * 1e3:.3g} ms allowed")
-    if client.cpu_ratio > tolerances.cpu_ratio:
+    if client.cpu_ratio > tolerances.cpu_ratio and ended_s >= tolerances.span_s:
         said.append(f"the client used {client.cpu_ratio:.0%} of a core, {tolerances.cpu_ratio:.0%} allowed")
     return said
 
@@ -132,11 +139,21 @@ def _server_errors(summary: Summary, tolerances: Tolerances, *, interrupted: boo
 _IN_WORDS = {Fate.CANCELLED.value: "not ended when the run stopped waiting for them"}
 
 
-def _remarks(group: Group, tolerances: Tolerances) -> list[str]:
-    limited = group.fates.get(Fate.LIMITED.value, 0)
-    if not tolerances.limited_told * group.requests < limited <= tolerances.limited * group.requests:
+def _empty(came: Answers, group: Group, tolerances: Tolerances, *, told: bool) -> list[str]:
+    """A finding where there are more than errors may be, or else one that is `told` with the figures."""
+    count = came.empty
+    if not count or told is (count > tolerances.errors * group.requests):
         return []
-    return [f"{_limited(limited, group)}: the latencies are of those that were served"]
+    share = f"{count / len(came.records):.1%}" + ("" if told else f", {tolerances.errors:.0%} allowed")
+    return [f"{count} of {len(came.records)} answers were empty ({share}): no token came"]
+
+
+def _remarks(group: Group, came: Answers, tolerances: Tolerances) -> list[str]:
+    said = [*_empty(came, group, tolerances, told=True), *came.contradictions(), *came.at_once()]
+    limited = group.fates.get(Fate.LIMITED.value, 0)
+    if tolerances.limited_told * group.requests < limited <= tolerances.limited * group.requests:
+        said.insert(0, f"{_limited(limited, group)}: the latencies are of those that were served")
+    return said
 
 
 def _limited(limited: int, group: Group) -> str:
@@ -151,7 +168,7 @@ def _unsteady(table: Table, summary: Summary, load: Load, tolerances: Tolerances
     if summary.knee is not None:
         return []
     times, window_s = table.timings, summary.window_s
-    said = []
+    said = _silent(steady.silence(times, window_s, concurrency=load.concurrency, open_loop=load.loop == "open"))
     queue = steady.queue(times, window_s, stationary=load.stationary) if load.loop == "open" else None
     if queue:
         said += _queue_grew(queue, tolerances) if load.stationary else _queue_left(queue, tolerances)
@@ -165,6 +182,15 @@ def _unsteady(table: Table, summary: Summary, load: Load, tolerances: Tolerances
                 f" {drift.level:.3g} s, p = {drift.p_value:.1g})"
             )
     return said
+
+
+def _silent(silence: steady.Silence | None) -> list[str]:
+    if silence is None:
+        return []
+    requests = "request was" if silence.in_flight == 1 else "requests were"
+    never = f", of which {silence.never_ended} never ended" if silence.never_ended else ""
+    seconds, when = silence.end_s - silence.start_s, f"{silence.start_s:.2f}–{silence.end_s:.2f} s"
+    return [f"no token for {seconds:.3g} s ({when}) while {silence.in_flight} {requests} in flight{never}"]
 
 
 def _queue_grew(queue: steady.Queue, tolerances: Tolerances) -> list[str]:

@@ -96,7 +96,8 @@ class SharedPrefix:
     @property
     def description(self) -> str:
         groups = f"in {self.groups:,} groups" if self.groups > 1 else "all the same"
-        return f"{self.share:.4g} of prompts begin with {self.tokens:,} shared tokens, {groups}"
+        prompts = "all prompts" if self.share == 1 else f"{self.share:.4g} of prompts"
+        return f"{prompts} begin with {self.tokens:,} shared tokens, {groups}"
 
     def blocks(self, random: Random) -> Iterator[tuple[int, ...]]:
         """The prefix block of each request; none for those that share nothing."""

@@ -1,0 +1,106 @@
+"""Is what came back what was asked for? Empty answers, lengths that contradict the request, streams that are none.
+
+An answer that is wrong in these ways still has times, and they look good: nothing is faster than an empty answer.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from statistics import median
+
+from headway.loadtest.record import Counted, Record
+from headway.loadtest.result import Load
+
+LENGTH_RATIO = 0.2  # how far from what was asked a length may be
+# Asked-for inputs hold the chat template; one that is shorter than the template cannot be made.
+TEMPLATE_TOKENS = 32
+AT_ONCE_S = 0.0001  # a token: no model makes one stream that fast
+BY_SERVER = (Counted.USAGE, Counted.USAGE_BY_CHUNK)
+
+
+@dataclass(frozen=True, slots=True)
+class Answers:
+    """The answers that ended well, of requests due in the window."""
+
+    records: Sequence[Record]
+    streamed: bool
+    choices: int
+
+    @property
+    def empty(self) -> int:
+        """How many hold no token at all. Of an answer in one piece only the server's count tells."""
+        return sum(
+            record.chunks == 0 and (record.output_tokens == 0 or (self.streamed and record.output_tokens < 0))
+            for record in self.records
+            if record.asked_output_tokens > 0
+        )
+
+    def contradictions(self) -> list[str]:
+        """Where lengths are not what was asked: a line each."""
+        return [*self._too_long(), *self._too_short(), *self._other_inputs()]
+
+    def at_once(self) -> list[str]:
+        """A stream whose tokens all come together is an answer in one piece."""
+        several = [
+            (record.last_ns - record.first_ns) * 1e-9 / record.output_tokens < AT_ONCE_S
+            for record in self.records
+            if record.first_ns >= 0 and record.output_tokens > 1
+        ]
+        if not several or 2 * sum(several) <= len(several):
+            return []
+        return [f"all tokens of an answer arrive at once ({_share(sum(several), len(several))}): ITL says nothing"]
+
+    def _asked(self, record: Record) -> int:
+        return record.asked_output_tokens * self.choices
+
+    def _too_long(self) -> list[str]:
+        """A limit is exact, so one token more is too many."""
+        over = [
+            record
+            for record in self.records
+            if record.counted in BY_SERVER and record.output_tokens > self._asked(record) > 0
+        ]
+        if not over:
+            return []
+        worst = max(over, key=lambda record: record.output_tokens / self._asked(record))
+        where = _share(len(over), len(self.records))
+        most = f"up to {worst.output_tokens:,} where {self._asked(worst):,} were asked"
+        return [f"the server counts more output tokens than max_tokens allows in {where} ({most})"]
+
+    def _too_short(self) -> list[str]:
+        told = [record for record in self.records if record.output_tokens > 0 and record.asked_output_tokens > 0]
+        short = [record for record in told if record.output_tokens < (1 - LENGTH_RATIO) * self._asked(record)]
+        if not told or 2 * len(short) <= len(told):
+            return []
+        came, asked = (median(each) for each in ((r.output_tokens for r in told), map(self._asked, told)))
+        medians = f"median {came:,.0f} of {asked:,.0f} tokens"
+        return [
+            f"outputs are over {LENGTH_RATIO:.0%} shorter than asked in {_share(len(short), len(told))} ({medians})"
+        ]
+
+    def _other_inputs(self) -> list[str]:
+        told = [record for record in self.records if record.input_tokens >= 0 and record.asked_input_tokens > 0]
+        if not told:
+            return []
+        asked, counted = (
+            float(median(each)) for each in ((r.asked_input_tokens for r in told), (r.input_tokens for r in told))
+        )
+        off = median(record.input_tokens - record.asked_input_tokens for record in told)
+        if abs(off) <= max(LENGTH_RATIO * asked, TEMPLATE_TOKENS):
+            return []
+        return [f"the server counts {counted:,.0f} input tokens where {asked:,.0f} were asked (medians)"]
+
+
+def answers(records: Iterable[Record], load: Load) -> Answers:
+    """`records`: of the window."""
+    choices = load.settings.get("n", "1")
+    return Answers(
+        [record for record in records if record.ok],
+        streamed=load.settings.get("stream") != "no",
+        choices=int(choices) if choices.isdecimal() else 1,
+    )
+
+
+def _share(some: int, of: int) -> str:
+    return f"{some:,} of {of:,} answers"
