@@ -52,12 +52,12 @@ async def test_a_closed_loop_goes_on_until_it_has_enough() -> None:
 
     items = itertools.repeat(ITEM)
     async with serving(script) as server:
-        enough = ClosedLoad(items, 2, duration_s=0.1, at_least=40, most_s=60.0)
+        enough = ClosedLoad(items, 2, duration_s=0.3, at_least=40, most_s=60.0)
         assert len((await run(plan_for(server.url, enough))).records) == 40
-        bounded = ClosedLoad(items, 2, duration_s=0.1, at_least=100_000, most_s=0.5)
-        assert 2 < len((await run(plan_for(server.url, bounded))).records) <= 60
-        met = ClosedLoad(items, 2, duration_s=0.5, at_least=1, most_s=60.0)
-        assert 2 < len((await run(plan_for(server.url, met))).records) <= 60
+        bounded = ClosedLoad(items, 2, duration_s=0.5, at_least=100_000, most_s=2.0)
+        assert 2 < len((await run(plan_for(server.url, bounded))).records) <= 210
+        met = ClosedLoad(items, 2, duration_s=2.0, at_least=1, most_s=60.0)
+        assert 2 < len((await run(plan_for(server.url, met))).records) <= 210
 
 
 async def test_a_closed_loop_that_came_to_nothing_says_why(monkeypatch: pytest.MonkeyPatch) -> None:

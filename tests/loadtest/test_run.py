@@ -321,7 +321,7 @@ async def test_progress_adds_up() -> None:
     told: list[Progress] = []
     async with serving(script) as server:
         measured = await run(plan_for(server.url, OpenLoad(arrivals(100, 10))), on_progress=told.append)
-    assert len(told) >= 3
+    assert told
     for before, after in itertools.pairwise(told):
         assert before.sent <= after.sent
         assert before.done <= after.done

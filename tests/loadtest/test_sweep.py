@@ -267,7 +267,7 @@ def test_a_value_stays_one_word() -> None:
 # -- the search --------------------------------------------------------------------------------------------------------
 
 PROMISED = replace(QUICK, promise=PromiseOptions(slo_e2e=0.2), window=WindowOptions(warmup=0.1, cooldown=0.0))
-SEARCH = Wanted(Search(start=4, window_s=0.25, sustain=1.0, repeats=1, whole=True, highest=8), Concurrency())
+SEARCH = Wanted(Search(start=4, window_s=1.0, sustain=1.0, repeats=1, whole=True, highest=8), Concurrency())
 
 
 async def searched(url: str, folder: Path, watch: Watched, options: Options = PROMISED) -> Found:

@@ -19,6 +19,9 @@ from headway.loadtest.report.live import Aim, shown
 from headway.loadtest.report.terminal import print_run
 from headway.loadtest.result import Load
 
+# A server that answers does so sooner.
+SLOW_S = 1.0
+
 
 def run_profile(name: str, url: str, settings: dict[str, Any]) -> int:
     """The exit status. Raises `LoadTestError` and `WorkloadError`."""
@@ -44,10 +47,17 @@ async def _run(url: str, profile: Profile, wanted: Options, report: ReportOption
 
 
 async def met(url: str, wanted: Options, *, quiet: bool) -> Tester:
-    """A server that does not answer keeps us here for a while: it is said what is waited for."""
-    if not quiet:
+    """A server that does not answer keeps us here for a while: then it is said what is waited for."""
+
+    def say() -> None:
         Console(stderr=True).print("asking the server…", style="dim", highlight=False)
-    return await Tester.meet(url, wanted)
+
+    slow = None if quiet else asyncio.get_running_loop().call_later(SLOW_S, say)
+    try:
+        return await Tester.meet(url, wanted)
+    finally:
+        if slow is not None:
+            slow.cancel()
 
 
 @contextmanager
