@@ -167,7 +167,7 @@ def _number(value: Any) -> Any:
     """A numpy scalar that slipped into a result must not cost the report of a run of hours."""
     if isinstance(value, np.generic):
         return value.item()
-    raise NotImplementedError(f"{type(value).__name__} in a report")
+    raise TypeError(f"a report cannot hold a {type(value).__name__}")
 
 
 def _hide_assigned(found: re.Match[str]) -> str:

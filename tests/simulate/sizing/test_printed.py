@@ -7,10 +7,7 @@ in choosing a constant of `engines.py` or was held out.
 
 from __future__ import annotations
 
-import json
 import math
-import os
-from pathlib import Path
 from typing import NamedTuple
 
 import pytest
@@ -28,7 +25,6 @@ from headway.simulate.sizing import (
 from tests.simulate.sizing import configs as c
 
 MIB, GIB = 1 << 20, 1 << 30
-MEASURED = Path(__file__).parents[4] / "shared" / "data" / "measured"
 
 
 class Bytes(NamedTuple):
@@ -193,19 +189,6 @@ def test_enough_cases_are_within_three_percent() -> None:
     close = [case for case in WHOLE if abs(error(case)) <= 0.03]
     assert len(close) >= 6
     assert sum(case.role == "held out" for case in close) >= 3
-
-
-def test_the_measured_run_itself() -> None:
-    path = MEASURED / "RTX4090_Llama-3.1-8B" / "meta.json"
-    if not path.exists():
-        if os.environ.get("HEADWAY_NO_SKIPS"):
-            pytest.fail(f"{path} is not there")
-        pytest.skip("shared data is not there")
-    meta = json.loads(path.read_text())
-    case = WHOLE[0]
-    assert case.memory_gib * GIB == meta["hardware"]["device_total_memory_bytes"]
-    assert case.printed == meta["kv_cache"]["num_gpu_blocks"]
-    assert case.settings.max_num_seqs == meta["engine_kwargs"]["max_num_seqs"]
 
 
 WEIGHTS = [
