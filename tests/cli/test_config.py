@@ -15,8 +15,9 @@ from hypothesis import strategies as st
 
 from headway.cli import app, status
 from headway.cli.complaints import INSTEAD
-from headway.cli.config import MODEL_KEY, SERVE_KEYS, Key, ServeConfig, serve_config
+from headway.cli.config import MODEL_KEY, SERVE_KEYS, Key, ServeConfig
 from headway.cli.config_file import read_config
+from headway.cli.layers import Layers
 from headway.core.errors import ConfigError
 from headway.engine.config import EngineConfig
 from headway.models import DEFAULT_MODEL
@@ -28,8 +29,9 @@ KNOWN = (MODEL_KEY, *SERVE_KEYS)
 def parse(*arguments: str) -> tuple[str, ServeConfig]:
     """What `headway serve ARGUMENTS` would start with."""
     _, bound, _ = app.parse_args(["serve", *arguments], exit_on_error=False, print_error=False)
-    settings = {name: value for name, value in bound.kwargs.items() if name != "config"}
-    return (bound.args or (DEFAULT_MODEL,))[0], serve_config(settings)
+    flags = dict(bound.kwargs)
+    effective = Layers(next(iter(bound.args), None), flags.pop("config", None), flags).read()
+    return effective.model or DEFAULT_MODEL, effective.config
 
 
 def written(tmp_path: Path, text: str) -> Path:
@@ -101,7 +103,7 @@ def test_every_setting_is_both_a_flag_and_a_key(tmp_path: Path) -> None:
         ("policy = 'vlm'", "policy must be one of headway, vllm, not 'vlm'."),
         ("slo-itl = -0.1", "slo-itl must be between 0 and 3,600, not -0.1."),
         ("step-log = false", "step-log must be a string, not false."),
-        ("dtype = ['bf16']", "dtype must be one of bf16, f32, not ['bf16']."),
+        ("dtype = ['bf16']", "dtype must be one of auto, bf16, f32, not ['bf16']."),
         ("port = ", "not valid TOML: "),
     ],
 )
@@ -111,7 +113,7 @@ def test_a_mistake_in_the_file_names_file_key_and_limit(
     path = written(tmp_path, text)
     assert status(["serve", "--config", str(path)]) == 2
     complaint = capsys.readouterr().err
-    assert complaint.startswith(f"headway: {path}: ")
+    assert complaint.startswith(f"headway: {path}: not valid TOML" if "TOML" in expected else f"headway: {path}:1: ")
     assert expected in complaint
     assert complaint.count("\n") == 1, "one line, no traceback"
 
@@ -134,7 +136,7 @@ def test_a_file_that_is_not_text(tmp_path: Path) -> None:
         (["serve", "--port", "y"], '--port: unable to convert "y" into int'),
         (["serve", "--port", "99999"], "It must be between 0 and 65,535."),
         (["serve", "--kv-cache-gib", "nan"], "It must be a finite number."),
-        (["serve", "--dtype", "fp16"], 'Choose from: "bf16", "f32".'),
+        (["serve", "--dtype", "fp16"], 'Choose from: "auto", "bf16", "f32".'),
         (["serve", "--pace=maybe"], '--pace: unable to convert "maybe" into bool'),
         (["serve", "--policy", "sglang"], 'Choose from: "headway", "vllm".'),
         (["serve", "--kv-full", "drop"], 'Choose from: "preempt", "wait", "reject".'),
@@ -160,7 +162,7 @@ def test_a_mistake_in_the_flags(capsys: pytest.CaptureFixture[str], arguments: l
 
 
 @pytest.mark.parametrize(
-    ("given", "expected"), [("bfloat16", ("bf16", "bf16")), ("float32", ("f32", "f32")), ("auto", ("bf16", None))]
+    ("given", "expected"), [("bfloat16", ("bf16", "bf16")), ("float32", ("f32", "f32")), ("auto", ("auto", None))]
 )
 def test_vllms_names_of_types(tmp_path: Path, given: str, expected: tuple[str, str | None]) -> None:
     path = str(written(tmp_path, f"dtype = '{given}'\nkv-cache-dtype = '{given}'\n"))

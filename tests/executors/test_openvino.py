@@ -44,12 +44,14 @@ class Plain:
     logits: list[npt.NDArray[np.float32]]
 
 
-def run_plainly(model: Model, prompts: list[list[int]], dtype: str, kv_cache_dtype: str) -> Plain:
+def run_plainly(
+    model: Model, prompts: list[list[int]], dtype: str, kv_cache_dtype: str, *, exact: bool = False
+) -> Plain:
     """Greedy, through OpenVINO's own stateful form of the model: no paging, no chunks, no batch."""
     import openvino as ov
 
     properties: dict[str, Any] = {"INFERENCE_PRECISION_HINT": dtype, "KV_CACHE_PRECISION": kv_cache_dtype}
-    if dtype == kv_cache_dtype == "f32":
+    if exact:
         properties["DYNAMIC_QUANTIZATION_GROUP_SIZE"] = 0
     compiled = ov.Core().compile_model(model.directory / "openvino_model.xml", "CPU", properties)
     request = compiled.create_infer_request()
@@ -83,19 +85,21 @@ def prompts(tokenizer: Tokenizer) -> list[list[int]]:
 
 
 def test_exact_mode_equals_the_plain_run(exact: OpenVinoExecutor, model: Model, prompts: list[list[int]]):
-    expected = run_plainly(model, prompts, "f32", "f32").tokens
+    expected = run_plainly(model, prompts, "f32", "f32", exact=True).tokens
     assert (exact.info.precision, exact.info.kv_cache_dtype) == ("f32", "f32")
     assert generate(exact, prompts, max_tokens=OUTPUT_TOKENS) == expected
     disturbed = {(0, 9), (2, 1), (4, 11), (4, 20)}
     assert generate(exact, prompts, max_tokens=OUTPUT_TOKENS, chunk=13, stagger=3, preempt_at=disturbed) == expected
 
 
-@pytest.mark.parametrize("kv_cache_dtype", ["bf16", "u8"])
+@pytest.mark.parametrize("kv_cache_dtype", [None, "u8"])
 def test_reduced_precision_only_swaps_near_ties(model: Model, prompts: list[list[int]], kv_cache_dtype: Any):
+    """What `auto` gives: bf16, or on a CPU without it f32 with quantised activations."""
     quantised = kv_cache_dtype == "u8"
-    plain = run_plainly(model, prompts, "bf16", kv_cache_dtype)
-    executor = OpenVinoExecutor(model, dtype="bf16", kv_cache_dtype=kv_cache_dtype, kv_cache_bytes=KV_BYTES)
-    assert executor.info.kv_cache_dtype == kv_cache_dtype
+    precision = openvino.device_dtype()
+    plain = run_plainly(model, prompts, precision, kv_cache_dtype or precision)
+    executor = OpenVinoExecutor(model, kv_cache_dtype=kv_cache_dtype, kv_cache_bytes=KV_BYTES)
+    assert (executor.info.precision, executor.info.kv_cache_dtype) == (precision, kv_cache_dtype or precision)
     assert executor.info.chunk_multiple_tokens == (32 if quantised else 1)
 
     def judge(some: slice, **how: Any) -> list[list[int]]:
@@ -146,6 +150,15 @@ def test_memory_is_reserved_and_not_touched_and_closed_is_closed(model: Model):
 def test_impossible_settings(model: Model, changes: dict[str, Any], message: str):
     with pytest.raises(ConfigError, match=message):
         OpenVinoExecutor(model, **{"kv_cache_bytes": KV_BYTES, **changes})
+
+
+def test_bf16_on_a_cpu_that_has_none(model: Model, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(openvino, "device_dtype", lambda device: "f32")
+    with pytest.raises(ConfigError, match="bf16 is not offered by this CPU: take --dtype auto"):
+        OpenVinoExecutor(model, dtype="bf16", kv_cache_bytes=KV_BYTES)
+    executor = OpenVinoExecutor(model, kv_cache_bytes=KV_BYTES)
+    assert (executor.info.precision, executor.info.kv_cache_dtype) == ("f32", "f32")
+    executor.close()
 
 
 def test_memory_that_the_system_does_not_give(model: Model, monkeypatch: pytest.MonkeyPatch):

@@ -25,8 +25,12 @@ class EngineConfig:
         Setting("Longest prompt and output together, in tokens.", "Model", 2, default="what the model was trained for"),
     ] = None
     dtype: Annotated[
-        Literal["bf16", "f32"], Setting("Precision of the matrix work. f32 is exact and slower.", "Model")
-    ] = "bf16"
+        Literal["auto", "bf16", "f32"],
+        Setting(
+            "Precision of the matrix work. auto: bf16 where the device has it, else fast f32. f32: exact and slower.",
+            "Model",
+        ),
+    ] = "auto"
     kv_cache_dtype: Annotated[
         Literal["bf16", "u8", "f32"] | None,
         Setting("Precision of the KV cache. u8 holds more tokens per GiB.", "Model", default="the same as dtype"),
@@ -157,10 +161,6 @@ class EngineConfig:
         # The rule is the scheduler's own; asking it now is better than after minutes of loading a model.
         chunk_multiple_tokens = 32 if self.kv_cache_dtype == "u8" else 1
         SchedulerLimits(self.max_num_seqs, self.max_num_batched_tokens, chunk_multiple_tokens)
-
-    @property
-    def effective_kv_cache_dtype(self) -> Literal["bf16", "u8", "f32"]:
-        return self.kv_cache_dtype or self.dtype
 
 
 def engine_config(**settings: Any) -> EngineConfig:

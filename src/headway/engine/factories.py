@@ -69,7 +69,7 @@ def _openvino(model: Model, config: EngineConfig, kv_cache_bytes: int) -> Execut
     return OpenVinoExecutor(
         model,
         dtype=config.dtype,
-        kv_cache_dtype=config.effective_kv_cache_dtype,
+        kv_cache_dtype=config.kv_cache_dtype,
         kv_cache_bytes=kv_cache_bytes,
         device=config.device,
         threads=config.threads,

@@ -23,7 +23,7 @@ from headway.executors.sampling import Sampler
 if TYPE_CHECKING:
     import openvino as ov
 
-Dtype = Literal["bf16", "f32"]
+Dtype = Literal["auto", "bf16", "f32"]
 KvCacheDtype = Literal["bf16", "u8", "f32"]
 
 log = logging.getLogger(__name__)
@@ -45,8 +45,9 @@ class ModelFiles(Protocol):
 class OpenVinoExecutor:
     """An `Executor` over a stateful OpenVINO IR.
 
-    With `dtype` and `kv_cache_dtype` both "f32" it is *exact*: activations are not quantised either, and a token does
-    not depend on chunking, batching or recomputation. KV memory is reserved, not touched: pages become resident as
+    `dtype` "auto" is bf16 where the device computes in it, else f32 as fast as it goes. "f32" with f32 KV is *exact*:
+    activations are not quantised either, and a token does not depend on chunking, batching or recomputation.
+    `kv_cache_dtype` None is that of the matrix work. KV memory is reserved, not touched: pages become resident as
     blocks are first used.
 
     Raises `ModelError` for a model that cannot be paged and `ConfigError` for KV memory that holds no block or is
@@ -58,8 +59,8 @@ class OpenVinoExecutor:
         self,
         model: ModelFiles,
         *,
-        dtype: Dtype = "bf16",
-        kv_cache_dtype: KvCacheDtype = "bf16",
+        dtype: Dtype = "auto",
+        kv_cache_dtype: KvCacheDtype | None = None,
         kv_cache_bytes: int,
         device: str = "CPU",
         threads: int | None = None,
@@ -145,10 +146,26 @@ def _compile(graph: ov.Model, device: str, properties: dict[str, Any]) -> ov.Com
         raise ConfigError(f"OpenVINO cannot compile the model in {asked}: {reason}") from error
 
 
-def _properties(dtype: Dtype, kv_cache_dtype: KvCacheDtype, device: str, threads: int | None) -> dict[str, Any]:
+def device_dtype(device: str = "CPU") -> Literal["bf16", "f32"]:
+    """What `device` computes in at its best. A CPU without AVX-512 or AMX has no bf16; nor has a device not known."""
+    import openvino as ov
+
+    try:
+        capabilities: list[str] = ov.Core().get_property(device, "OPTIMIZATION_CAPABILITIES")
+    except RuntimeError:  # not here, or several devices in one: compiling says which
+        return "f32"
+    return "bf16" if "BF16" in capabilities else "f32"
+
+
+def _properties(dtype: Dtype, kv_cache_dtype: KvCacheDtype | None, device: str, threads: int | None) -> dict[str, Any]:
+    offered = device_dtype(device)
+    if dtype == "bf16" and device == "CPU" and offered != "bf16":
+        raise ConfigError("--dtype bf16 is not offered by this CPU: take --dtype auto, or f32.", param="dtype")
+    exact = dtype == "f32" and kv_cache_dtype in {"f32", None}
+    precision = offered if dtype == "auto" else dtype
     properties: dict[str, Any] = {
-        "INFERENCE_PRECISION_HINT": dtype,
-        "KV_CACHE_PRECISION": kv_cache_dtype,
+        "INFERENCE_PRECISION_HINT": precision,
+        "KV_CACHE_PRECISION": kv_cache_dtype or precision,
         "PERFORMANCE_HINT": "LATENCY",  # one stream that uses every thread: steps run one at a time
     }
     if device == "CPU":
@@ -156,7 +173,7 @@ def _properties(dtype: Dtype, kv_cache_dtype: KvCacheDtype, device: str, threads
         properties["ENABLE_CPU_PINNING"] = False
     if threads is not None:
         properties["INFERENCE_NUM_THREADS"] = threads
-    if dtype == "f32" and kv_cache_dtype == "f32":
+    if exact:
         # Quantised activations share scales across what happens to be computed together.
         properties["DYNAMIC_QUANTIZATION_GROUP_SIZE"] = 0
     return properties
