@@ -117,6 +117,11 @@ def test_help_loads_no_numbers() -> None:
         (["URL", "--input-len", "long"], 2, "--input-len"),
         (["URL", "--extra-body", "{"], 2, "--extra-body"),
         (["URL", "--note", "gpu"], 2, "--note"),
+        (["URL", "--note", "gpu=\udcff"], 2, "--note is not UTF-8"),
+        (["URL", "--json", "OUT/x", "--html", "OUT/x"], 2, "Two outputs would go to"),
+        (["URL", "--tenants", "a,b", "--tenant-key", "c=some-key"], 2, "--tenant-key c"),
+        (["sweep", "URL", "--tenants", "a,b", "--tenant-key", "c=some-key", "--output", "OUT"], 2, "--tenant-key c"),
+        (["URL", "--input-len", "100", "--shared-prefix-tokens", "200"], 2, "--shared-prefix-tokens 200"),
         (["URL", "--note", "device_count=some"], 2, "--note device_count"),
         (["sweep", "URL", "--vary", "api-key=one,two", "--output", "OUT"], 2, "--vary api-key"),
         (["URL", "--tokenizer", "nowhere"], 2, "--tokenizer nowhere"),
@@ -137,7 +142,7 @@ def test_help_loads_no_numbers() -> None:
 def test_what_is_wrong_is_one_line(  # noqa: PLR0917 - fixtures and parameters
     url: str, tmp_path: Path, arguments: list[str], code: int, said: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    words = [{"URL": url, "OUT": str(tmp_path)}.get(word, word) for word in arguments]
+    words = [url if word == "URL" else word.replace("OUT", str(tmp_path)) for word in arguments]
     assert status(["bench", *words]) == code
     lines = [line for line in capsys.readouterr().err.splitlines() if line != "asking the server…"]  # when it is slow
     assert len(lines) == 1
@@ -170,6 +175,24 @@ def test_the_exit_status_is_the_verdict(url: str, tmp_path: Path, capsys: pytest
     shown = capsys.readouterr().out
     assert shown.startswith(run.verdict.name)
     assert f"wrote {path}" in shown
+
+
+def test_json_on_stdout_is_all_that_is_there(url: str) -> None:
+    process = started(url, "--requests", "5", *SHORT, "--json", "/dev/stdout")
+    out, err = process.communicate(timeout=120)
+    assert json.loads(out)["verdict"]["name"] == Word.TOO_FEW_SAMPLES or process.returncode == 3
+    assert "Load and throughput" in err
+
+
+def test_a_disk_that_is_full_costs_no_report_and_no_other_file(
+    url: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    files = ["--csv", "/dev/full", "--json", str(tmp_path / "run.json")]
+    assert status(["bench", url, "--requests", "5", *SHORT, *files]) == 2
+    shown = capsys.readouterr()
+    assert "Load and throughput" in shown.out
+    assert "/dev/full cannot be written: No space left on device." in shown.err
+    assert load_run(tmp_path / "run.json").summary.overall.requests > 0
 
 
 def test_a_key_of_the_environment_is_used_and_not_told(
@@ -223,6 +246,13 @@ def test_a_sweep_that_was_killed_goes_on(url: str, tmp_path: Path, capsys: pytes
     assert "concurrency=3" in (tmp_path / "sweep.html").read_text()
     assert status(["bench", "report", str(tmp_path)]) == 0
     assert "concurrency=2" in capsys.readouterr().out
+    [point] = tmp_path.glob("002-*.json")
+    point.write_text("{")
+    assert status(["bench", "report", str(tmp_path)]) == 0
+    shown_again = capsys.readouterr()
+    assert f"left out: {point}" in shown_again.err
+    assert "concurrency=3" in shown_again.out
+    assert "concurrency=2" not in shown_again.out
 
 
 def test_stable_finds_a_load_and_draws_it(url: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -238,16 +268,18 @@ def test_stable_finds_a_load_and_draws_it(url: str, tmp_path: Path, capsys: pyte
             "--start",
             "1",
             "--window",
-            "0.6",
+            "2",
             "--sustain",
             "1",
             "--repeats",
-            "1",
+            "3",
             "--warmup",
             "0",
             "--output",
             str(tmp_path),
-            *SHORT,
+            "--input-len",  # long enough that a busy machine is not late by a tenth of the TTFT
+            "800",
+            *SHORT[2:],
         ]
     )
     assert code == NO_LOAD_HOLDS, "nobody keeps that promise"

@@ -122,7 +122,7 @@ def test_generate_outside_with_says_what_to_do():
         ({"max_num_seqs": "many"}, "max_num_seqs must be a number"),
         ({"max_num_seqs": True}, "max_num_seqs must be a number"),
         ({"kv_cache_gib": -1}, "kv_cache_gib must be"),
-        ({"dtype": "f16"}, "dtype must be one of bf16, f32"),
+        ({"dtype": "f16"}, "dtype must be one of auto, bf16, f32"),
         ({"max_num_seqs": 300, "max_num_batched_tokens": 256}, "must be at least 300"),
         ({"max_num_seqs": 8, "max_num_batched_tokens": 16, "kv_cache_dtype": "u8"}, "at least 39"),
         ({"step_timeout": 0}, "step_timeout must be at least 1"),

@@ -16,7 +16,7 @@ from math import exp, factorial, log
 import numpy as np
 import numpy.typing as npt
 
-from headway.loadtest.record import Counted, Fate, Record
+from headway.loadtest.record import CountedBy, Fate, Record
 from headway.metrics.latency import Timings
 
 Floats = npt.NDArray[np.float64]
@@ -129,7 +129,7 @@ def records(
             record.gaps_ns = array("q", [b - a for a, b in pairwise(at)])
             record.gap_tokens = array("H", [1] * (tokens - 1))
             record.first_tokens, record.chunks, record.output_tokens = 1, tokens, tokens
-            record.input_tokens, record.counted = 100, Counted.USAGE
+            record.input_tokens, record.counted = 100, CountedBy.USAGE
         else:
             record.error, record.status = "the server said no", 500
         made.append(record)

@@ -9,7 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 from headway.loadtest.record import Record
-from headway.loadtest.result import Client, Environment, Load, Run, Signals, Slo, Target
+from headway.loadtest.result import ClientFigures, Environment, Load, Run, Signals, Slo, Target
 from headway.loadtest.summary import client_figures, summarise
 from headway.loadtest.table import measured_window, tabulate
 from headway.loadtest.verdict import judge
@@ -30,7 +30,9 @@ def load(duration_s: float | None = None, **changes: Any) -> Load:
     )
 
 
-def client(records: Sequence[Record], what: Load, *, cpu_ratio: float = 0.3, loop_lags_s: npt.ArrayLike = ()) -> Client:
+def client(
+    records: Sequence[Record], what: Load, *, cpu_ratio: float = 0.3, loop_lags_s: npt.ArrayLike = ()
+) -> ClientFigures:
     table = tabulate(records)
     window = measured_window(what, table)
     lags = np.asarray(loop_lags_s, np.float64)

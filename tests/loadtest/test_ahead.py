@@ -8,11 +8,13 @@ import time
 
 import pytest
 
-from headway.loadtest.errors import InvalidPlan
+from headway.loadtest.result import Load, Word
 from headway.loadtest.runner.ahead import Ahead, untimed
+from headway.loadtest.runner.pace import ClosedPace
 from headway.loadtest.runner.plan import ClosedLoad
 from headway.loadtest.runner.run import run
 from headway.workload.item import Item
+from tests.loadtest.runs import run as run_of
 from tests.loadtest.servers import Turn, plan_for, serving, talks
 
 MS = 1_000_000
@@ -60,12 +62,19 @@ async def test_a_closed_loop_goes_on_until_it_has_enough() -> None:
         assert 2 < len((await run(plan_for(server.url, met))).records) <= 210
 
 
-async def test_a_closed_loop_that_came_to_nothing_says_why(monkeypatch: pytest.MonkeyPatch) -> None:
-    from headway.loadtest.runner.pace import ClosedPace
-
+async def test_a_client_that_comes_late_sends_what_was_due_all_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A closed loop that is over before this client came to it is no load without requests, but one that was late."""
     start = ClosedPace.start
-    monkeypatch.setattr(ClosedPace, "start", lambda self, zero_ns: start(self, zero_ns + 200 * MS))
-    monkeypatch.setattr(ClosedPace, "_over_at", lambda self, now_ns: now_ns >= -200 * MS + (self._end_ns or 0))
+
+    def late(pace: ClosedPace, zero_ns: int) -> None:
+        asyncio.get_running_loop().call_later(0.4, start, pace, zero_ns)
+
+    monkeypatch.setattr(ClosedPace, "start", late)
     async with serving(talks) as server:
-        with pytest.raises(InvalidPlan, match=r"Nothing was sent: the 0.01 s .* longer --duration"):
-            await run(plan_for(server.url, ClosedLoad(itertools.repeat(ITEM), 1, duration_s=0.01)))
+        measured = await run(plan_for(server.url, ClosedLoad(itertools.repeat(ITEM), 3, duration_s=0.01)))
+    assert [record.scheduled_ns for record in measured.records] == [0, 0, 0]
+    assert all(record.sent_ns > 100 * MS for record in measured.records)
+    load = Load(profile="concurrency", loop="closed", description="", duration_s=0.01, concurrency=3)
+    told = run_of(measured.records, load).verdict
+    assert told.name is Word.CLIENT_LIMITED
+    assert [finding.verdict for finding in told.findings][-1] is Word.TOO_FEW_SAMPLES

@@ -7,7 +7,7 @@ from array import array
 import numpy as np
 import pytest
 
-from headway.loadtest.record import Counted, Record
+from headway.loadtest.record import CountedBy, Record
 from headway.loadtest.result import Load, Verdict, Word
 from tests.loadtest import queues
 from tests.loadtest.runs import load, run
@@ -69,7 +69,7 @@ def test_more_tokens_than_were_allowed_are_told():
     records = calm()
     records[7].output_tokens = 50
     assert "in 1 of 2,000 answers (up to 50 where 5 were asked)" in judged(records).remarks[0]
-    records[7].counted = Counted.TOKENIZER  # counted again, text may give other numbers
+    records[7].counted = CountedBy.TOKENIZER  # counted again, text may give other numbers
     assert not judged(records).remarks
 
 

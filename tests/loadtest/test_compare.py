@@ -14,7 +14,8 @@ from headway.loadtest.bench.files import Files, read, save
 from headway.loadtest.bench.tester import Result
 from headway.loadtest.compare import DIFFERENT, UNKNOWN, Comparison, compare, distance
 from headway.loadtest.record import Record
-from headway.loadtest.result import Environment, Load, Run, Slo
+from headway.loadtest.report import versus
+from headway.loadtest.result import Environment, Interval, Load, Run, Slo
 from tests.loadtest import queues
 from tests.loadtest.runs import load, run
 
@@ -138,8 +139,21 @@ def test_the_same_server_measured_twice_differs_by_noise(runs, records):
         beyond = {figure.name for figure in comparison.figures if figure.exceeds_noise}
         assert not beyond & {"ttft p50", "itl p50", "tpot p50", "e2e p50"}
         for figure in comparison.figures:
-            if figure.a is not None and figure.b is not None:
-                assert figure.change.value == pytest.approx(figure.b - figure.a)
+            if figure.a.value is not None and figure.b.value is not None:
+                assert figure.change.value == pytest.approx(figure.b.value - figure.a.value)
+
+
+def test_a_figure_among_what_was_given_up_is_compared_by_its_bound(runs):
+    """Nobody knows how long those would have taken: at least as long as they were waited for."""
+    broken = msgspec.convert(msgspec.to_builtins(runs[1]), type(runs[1]))
+    broken.summary.overall.distributions["ttft"].percentiles["95"] = Interval(value=None, low=30.0)
+    for one, other, sign in ((runs[0], broken, "≥ +"), (broken, runs[0], "≤ -")):
+        comparison = compare(one, other)
+        (figure,) = (figure for figure in comparison.figures if figure.name == "ttft p95")
+        assert (figure.change.value, figure.exceeds_noise) == (None, None)
+        (row,) = (row for row in versus.differences(comparison).rows if row[0].text.startswith("TTFT p95"))
+        assert "≥ 30" in row[1].text + row[2].text
+        assert row[3].text.startswith(sign)
 
 
 def test_a_slower_server_is_slower_by_more_than_noise(runs, records):

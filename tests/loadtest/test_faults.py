@@ -14,7 +14,7 @@ from headway.loadtest.client.exchange import CLIENT_ERROR, describe
 from headway.loadtest.client.limits import Limits
 from headway.loadtest.client.reading import CUT_OFF, NOT_DONE
 from headway.loadtest.client.refusal import retry_after_s
-from headway.loadtest.record import Counted, Fate
+from headway.loadtest.record import CountedBy, Fate
 from headway.loadtest.runner.run import run
 from tests.loadtest.servers import (
     DONE,
@@ -46,7 +46,7 @@ SHORT = Limits(timeout_s=0.3, linger_s=0.1, drain_s=5.0, give_up_s=5.0)
 async def test_a_good_stream() -> None:
     record = await record_of(talks, output_tokens=5)
     assert (record.fate, record.status, record.error) == (Fate.OK, 200, "")
-    assert (record.output_tokens, record.chunks, record.counted) == (5, 5, Counted.USAGE)
+    assert (record.output_tokens, record.chunks, record.counted) == (5, 5, CountedBy.USAGE)
     assert 0 <= record.scheduled_ns <= record.sent_ns < record.headers_ns <= record.first_ns <= record.last_ns
     assert record.last_ns <= record.ended_ns
     assert record.finish_reason == "length"
@@ -54,20 +54,20 @@ async def test_a_good_stream() -> None:
 
 async def test_a_server_that_tells_no_usage() -> None:
     record = await record_of(answering(stream(said("a"), said("b"), said(finish="stop"), DONE)))
-    assert (record.fate, record.counted, record.output_tokens) == (Fate.OK, Counted.CHUNKS, 2)
+    assert (record.fate, record.counted, record.output_tokens) == (Fate.OK, CountedBy.CHUNKS, 2)
 
 
 async def test_its_text_is_counted_by_the_tokenizer_instead() -> None:
     script = answering(stream(said("a b c"), said(" d"), said(finish="stop"), DONE))
     record = await record_of(script, count_tokens=word_count)
-    assert (record.counted, record.output_tokens, record.recounted_tokens) == (Counted.TOKENIZER, 4, 4)
+    assert (record.counted, record.output_tokens, record.recounted_tokens) == (CountedBy.TOKENIZER, 4, 4)
     assert (record.first_tokens, list(record.gap_tokens)) == (2, [2])
 
 
 async def test_usage_is_checked_against_the_tokenizer() -> None:
     script = answering(stream(said("a b c"), said(" d"), said(finish="stop"), usage(9), DONE))
     record = await record_of(script, count_tokens=word_count)
-    assert (record.counted, record.output_tokens, record.recounted_tokens) == (Counted.USAGE, 9, 4)
+    assert (record.counted, record.output_tokens, record.recounted_tokens) == (CountedBy.USAGE, 9, 4)
 
 
 def word_count(text: str) -> int:

@@ -14,7 +14,7 @@ from headway.loadtest.client import exchange, reading
 from headway.loadtest.client.address import parse_url
 from headway.loadtest.client.request import Ask
 from headway.loadtest.errors import InvalidPlan, LoadTestError
-from headway.loadtest.record import Counted, Fate
+from headway.loadtest.record import CountedBy, Fate
 from headway.loadtest.redact import MASK, Redactor, hidden_in
 from headway.loadtest.result import Load, Slo
 from headway.loadtest.runner.run import run
@@ -67,20 +67,20 @@ async def test_a_usage_that_makes_no_sense_costs_the_usage_only(odd: Any) -> Non
     for told in ({"prompt_tokens": 7, "completion_tokens": odd}, {"prompt_tokens": odd, "completion_tokens": 2}, odd):
         last = event({"choices": [], "usage": told})
         record = await record_of(answering(stream(said("a"), said("b"), said(finish="length"), last, DONE)))
-        assert (record.fate, record.counted, record.output_tokens) == (Fate.OK, Counted.CHUNKS, 2)
+        assert (record.fate, record.counted, record.output_tokens) == (Fate.OK, CountedBy.CHUNKS, 2)
         assert "usage is ignored" in record.error
 
 
 async def test_more_tokens_than_a_chunk_can_hold_are_not_believed() -> None:
     record = await record_of(answering(stream(said("a"), said("b"), said(finish="length"), usage(2**31 - 1), DONE)))
-    assert (record.fate, record.counted, record.output_tokens) == (Fate.OK, Counted.CHUNKS, 2)
+    assert (record.fate, record.counted, record.output_tokens) == (Fate.OK, CountedBy.CHUNKS, 2)
     assert record.first_tokens + sum(record.gap_tokens) == record.output_tokens
     assert "not believed" in record.error
 
 
 async def test_the_most_that_chunks_can_hold() -> None:
     record = await record_of(answering(stream(said("a"), said("b"), said(finish="length"), usage(2 * 65_535), DONE)))
-    assert (record.counted, record.output_tokens, record.error) == (Counted.USAGE, 131_070, "")
+    assert (record.counted, record.output_tokens, record.error) == (CountedBy.USAGE, 131_070, "")
     assert record.first_tokens + sum(record.gap_tokens) == record.output_tokens
 
 
@@ -98,7 +98,7 @@ async def test_an_event_without_end(monkeypatch: pytest.MonkeyPatch, lines: str)
             await turn.writer.drain()
 
     record = await record_of(script)
-    assert (record.fate, record.error) == (Fate.SERVER_ERROR, "an event is longer than 1 MB")
+    assert (record.fate, record.error) == (Fate.TOO_LONG, "an event is longer than 1 MB")
 
 
 async def test_comments_without_end_are_no_event(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -107,10 +107,31 @@ async def test_comments_without_end_are_no_event(monkeypatch: pytest.MonkeyPatch
     assert record.fate is Fate.OK
 
 
+async def test_a_stream_without_end(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Good events, one after another, for as long as anybody reads; the limit grows with what was asked for."""
+    monkeypatch.setattr(reading, "MAX_STREAM_BYTES", 2**20)
+    sent = 0
+
+    async def script(turn: Turn) -> None:
+        nonlocal sent
+        turn.write(head())
+        for _ in range(3000):
+            turn.write(piece(said("x" * 1000)) + piece(b": ping\n\n"))
+            sent += 1
+            await turn.writer.drain()
+
+    record = await record_of(script)
+    assert (record.fate, record.error) == (Fate.TOO_LONG, "the stream is longer than 1 MB")
+    assert record.first_ns >= 0
+    monkeypatch.setattr(reading, "MAX_TOKEN_BYTES", 2**20)
+    longer = await record_of(answering(stream(*[said("x" * 1000)] * 1500, *words(1))))
+    assert longer.fate is Fate.OK, "of three tokens that were asked for"
+
+
 async def test_an_answer_in_one_piece_without_end(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(exchange, "MAX_BODY_BYTES", 2**20)
     record = await record_of(answering(whole(b"[" * 2**21)), stream=False)
-    assert (record.fate, record.error) == (Fate.SERVER_ERROR, "the answer is longer than 1 MB")
+    assert (record.fate, record.error) == (Fate.TOO_LONG, "the answer is longer than 1 MB")
 
 
 # -- held connections --------------------------------------------------------------------------------------------------

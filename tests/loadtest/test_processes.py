@@ -16,12 +16,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from headway.loadtest.errors import InvalidPlan, Unreachable
-from headway.loadtest.record import Counted, Fate, Record
+from headway.loadtest.record import CountedBy, Fate, Record
 from headway.loadtest.runner.ahead import Ahead, timed
 from headway.loadtest.runner.packing import pack, unpack
 from headway.loadtest.runner.plan import ClosedLoad, OpenLoad
 from headway.loadtest.runner.progress import Progress
-from headway.loadtest.runner.run import Run, run
+from headway.loadtest.runner.run import Runner, run
 from headway.workload.item import Arrival, Item
 from tests.loadtest.servers import Turn, plan_for, serving, talks
 
@@ -46,7 +46,7 @@ RECORDS = st.lists(
         fate=st.sampled_from(Fate),
         status=st.sampled_from([0, 200, 503]),
         error=st.text(max_size=9),
-        counted=st.sampled_from(Counted),
+        counted=st.sampled_from(CountedBy),
         reasoning=st.booleans(),
         retry_after_s=st.sampled_from([-1.0, 0.25, 60.0]),
         server_timing=st.text(max_size=9),
@@ -157,7 +157,7 @@ async def test_a_process_that_dies_loses_its_records_and_says_so() -> None:
 
     async with serving(script) as server:
         arrivals = OpenLoad(functools.partial(load_of, 100, 5_000_000))
-        load = Run(plan_for(server.url, arrivals, processes=2))
+        load = Runner(plan_for(server.url, arrivals, processes=2))
         measured = await load.run()
     assert "client process 1 died by signal 9" in measured.ended_early
     assert {record.index % 2 for record in measured.records} == {0}

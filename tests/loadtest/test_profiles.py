@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pickle
+import re
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -11,6 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from headway.loadtest.bench.ask import keys_of_tenants
 from headway.loadtest.bench.options import (
     PROFILES,
     Burst,
@@ -21,12 +23,14 @@ from headway.loadtest.bench.options import (
     Profile,
     Ramp,
     Rate,
+    ServerOptions,
     TextOptions,
     Trace,
     WindowOptions,
     name_of,
 )
 from headway.loadtest.bench.profiles import MOST_S, Offered, Terms, extent, length_s, offer, percentile_of
+from headway.loadtest.bench.tester import check_tenants
 from headway.loadtest.bench.texts import Texts
 from headway.loadtest.errors import InvalidPlan
 from headway.loadtest.runner.plan import ClosedLoad, OpenLoad, read
@@ -82,16 +86,16 @@ def test_a_seed_is_a_load(profile: Profile) -> None:
     drawn = not isinstance(profile, Concurrency) and not getattr(profile, "constant", False)
     if drawn:
         assert asked(once) != asked(offered(profile, WindowOptions(duration=20.0, seed=6)))
-    assert once.told.profile == name_of(profile)
-    assert once.told.loop == ("closed" if isinstance(once.load, ClosedLoad) else "open")
-    assert (once.told.concurrency is None) == (once.told.loop == "open")
+    assert once.described.profile == name_of(profile)
+    assert once.described.loop == ("closed" if isinstance(once.load, ClosedLoad) else "open")
+    assert (once.described.concurrency is None) == (once.described.loop == "open")
 
 
 @pytest.mark.parametrize("profile", ALL, ids=name_of)
 def test_a_load_can_be_sent_to_a_process(profile: Profile) -> None:
     found = offered(profile)
     travelled: OpenLoad | ClosedLoad = pickle.loads(pickle.dumps(found.load))
-    assert asked(found) == asked(Offered(travelled, found.told, found.items))
+    assert asked(found) == asked(Offered(travelled, found.described, found.items))
 
 
 @pytest.mark.parametrize("profile", ALL, ids=name_of)
@@ -165,9 +169,9 @@ def test_a_trace_is_stretched_sliced_and_clipped(trace: str) -> None:
     assert [arrival.at_ns for arrival in due] == [round(place * 0.5e9) for place in range(10)]
     assert [arrival.item.input_tokens for arrival in due] == [min(104 + place, 110) for place in range(10)]
     assert {arrival.item.tenant for arrival in due} <= {"tenant-1", "tenant-2"}
-    assert "10 of 20 requests" in found.told.settings["trace"]
-    assert "3 shortened" in found.told.settings["trace"]
-    assert found.told.settings["time scale"] == "0.5"
+    assert "10 of 20 requests" in found.described.settings["trace"]
+    assert "3 shortened" in found.described.settings["trace"]
+    assert found.described.settings["time scale"] == "0.5"
     assert pickle.loads(pickle.dumps(found.load)).arrivals().__next__() == due[0]
 
 
@@ -233,7 +237,7 @@ def test_a_default_length_has_the_samples_its_percentile_needs(
     profile: Profile, percentile: float | None, seed: int
 ) -> None:
     found = offered(profile, WindowOptions(seed=seed, percentile=percentile))
-    told = found.told
+    told = found.described
     assert told.duration_s is not None
     due_s = [arrival.at_ns / 1e9 for arrival in asked(found)]
     counted = sum(told.warmup_s <= at_s < told.duration_s - told.cooldown_s for at_s in due_s)
@@ -242,7 +246,7 @@ def test_a_default_length_has_the_samples_its_percentile_needs(
 
 
 def test_the_default_is_over_in_about_two_minutes() -> None:
-    duration_s = offered(Rate(), WindowOptions()).told.duration_s
+    duration_s = offered(Rate(), WindowOptions()).described.duration_s
     assert duration_s is not None
     assert 60 <= duration_s <= 140
 
@@ -275,13 +279,59 @@ def test_what_changes_all_along_is_not_asked_for_a_high_percentile() -> None:
 
 
 def test_a_closed_loop_of_some_requests_leaves_out_its_first_tenth() -> None:
-    assert offered(Concurrency(), WindowOptions(requests=200)).told.warmup_requests == 20
-    assert offered(Concurrency(), WindowOptions(requests=200, warmup=0.0)).told.warmup_requests == 0
-    assert offered(Concurrency(), WindowOptions(duration=20.0)).told.warmup_requests == 0
-    assert offered(Rate(request_rate=20), WindowOptions(requests=200)).told.warmup_requests == 0
+    assert offered(Concurrency(), WindowOptions(requests=200)).described.warmup_requests == 20
+    assert offered(Concurrency(), WindowOptions(requests=200, warmup=0.0)).described.warmup_requests == 0
+    assert offered(Concurrency(), WindowOptions(duration=20.0)).described.warmup_requests == 0
+    assert offered(Rate(request_rate=20), WindowOptions(requests=200)).described.warmup_requests == 0
 
 
 def test_which_loads_are_the_same_all_along(trace: str) -> None:
     for profile in [*ALL, Trace(file=trace)]:
         changes = isinstance(profile, Ramp | Burst | Trace)
-        assert offered(profile, WindowOptions(duration=40.0)).told.stationary is not changes
+        assert offered(profile, WindowOptions(duration=40.0)).described.stationary is not changes
+
+
+# -- what contradicts itself -------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("text", "named"),
+    [
+        ({"input_len": "512", "shared_prefix_tokens": 512}, "the longest has 512 tokens"),
+        ({"input_len": "10:20", "shared_prefix_tokens": 100}, "leaves no prompt anything of its own"),
+        ({"shared_prefix_share": 0.5}, "give --shared-prefix-tokens"),
+        ({"shared_prefix_groups": 3}, "give --shared-prefix-tokens"),
+        ({"shared_prefix_tokens": 10, "shared_prefix_share": 0.0}, "nothing is shared"),
+        ({"shared_prefix_tokens": 10, "unique_prefix": True}, "exclude each other"),
+    ],
+)
+def test_beginnings_that_cannot_be_shared_so(text: dict[str, Any], named: str) -> None:
+    with pytest.raises(InvalidPlan) as caught:
+        offered(Concurrency(), **text)
+    assert named in str(caught.value)
+
+
+def test_prompts_that_end_before_their_shared_beginning_are_counted() -> None:
+    some = offered(Concurrency(), input_len="1:100", shared_prefix_tokens=50, shared_prefix_share=0.5)
+    [share] = re.findall(r"([0-9.]+) of these end before it does", some.described.description)
+    assert float(share) == pytest.approx(0.5, abs=0.1)
+    assert "of these" not in offered(Concurrency(), input_len="60", shared_prefix_tokens=50).described.description
+
+
+def test_a_load_knows_whose_its_requests_may_be(tmp_path: Path, trace: str) -> None:
+    lines = tmp_path / "prompts.jsonl"
+    lines.write_text('{"prompt": "a", "max_tokens": 1, "tenant": "x"}\n{"prompt": "b", "max_tokens": 1}\n')
+    assert offered(Concurrency(), tenants="a=3,b").tenants == {"a", "b"}
+    assert offered(Concurrency(), prompts=f"jsonl:{lines}", tenants="a").tenants == {"x", "", "a"}
+    assert offered(Trace(file=trace), WindowOptions(), tenants="a").tenants == {"", "a"} - {""}
+    assert offered(Concurrency()).tenants == frozenset()
+
+
+def test_a_key_of_a_tenant_that_asks_for_nothing_is_refused() -> None:
+    check_tenants({"a": "k"}, {"a", "b", ""})
+    with pytest.raises(InvalidPlan, match=r"--tenant-key c: no request is of that tenant; there are a, b\."):
+        check_tenants({"a": "k", "c": "k"}, {"b", "a", ""})
+    with pytest.raises(InvalidPlan, match="give --tenants"):
+        check_tenants({"a": "k"}, frozenset())
+    with pytest.raises(InvalidPlan, match="twice"):
+        keys_of_tenants(ServerOptions(tenant_key=("a=one", "b=two", "a=three")))

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from headway.loadtest.client.reading import CUT_OFF, NOT_DONE, Reading, error_text, read_whole
 from headway.loadtest.client.shares import evenly, shares
-from headway.loadtest.record import Counted, Record
+from headway.loadtest.record import CountedBy, Record
 from tests.loadtest.servers import DONE, event, said, usage
 
 STEP_NS = 1000
@@ -45,7 +45,7 @@ def test_a_plain_stream() -> None:
     assert list(record.gaps_ns) == [STEP_NS, STEP_NS]
     assert (record.first_tokens, list(record.gap_tokens), record.chunks) == (1, [1, 1], 3)
     assert (record.input_tokens, record.cached_tokens, record.output_tokens) == (11, 4, 3)
-    assert record.counted is Counted.USAGE
+    assert record.counted is CountedBy.USAGE
     assert record.finish_reason == "length"
     assert not record.reasoning
 
@@ -111,14 +111,14 @@ def test_several_tokens_in_a_chunk_by_the_running_count() -> None:
         usage(8),
         DONE,
     )
-    assert record.counted is Counted.USAGE_BY_CHUNK
+    assert record.counted is CountedBy.USAGE_BY_CHUNK
     assert (record.first_tokens, list(record.gap_tokens)) == (3, [3, 1])
     assert record.output_tokens == 8
 
 
 def test_a_total_is_shared_evenly() -> None:
     record, _ = read(said("a"), said("b"), said("c"), said(finish="length"), usage(8), DONE)
-    assert record.counted is Counted.USAGE
+    assert record.counted is CountedBy.USAGE
     assert record.first_tokens + sum(record.gap_tokens) == record.output_tokens == 8
     assert max(record.first_tokens, *record.gap_tokens) - min(record.first_tokens, *record.gap_tokens) <= 1
 
@@ -130,23 +130,23 @@ def test_the_end_token_is_counted_and_not_seen() -> None:
 
 def test_usage_in_the_last_chunk_with_a_choice() -> None:
     record, _ = read(said("a"), said("b"), said("c", finish="length", count=3), DONE)
-    assert (record.counted, record.output_tokens, record.input_tokens) == (Counted.USAGE, 3, 7)
+    assert (record.counted, record.output_tokens, record.input_tokens) == (CountedBy.USAGE, 3, 7)
 
 
 def test_without_usage_a_chunk_is_a_token() -> None:
     record, _ = read(said("a b c"), said("d"), said(finish="stop"), DONE)
-    assert (record.counted, record.output_tokens, record.input_tokens) == (Counted.CHUNKS, 2, -1)
+    assert (record.counted, record.output_tokens, record.input_tokens) == (CountedBy.CHUNKS, 2, -1)
 
 
 def test_a_usage_that_is_the_same_in_every_chunk_is_no_running_count() -> None:
     record, _ = read(said("a", count=6), said("b", count=6), said("c", count=6, finish="length"), DONE)
-    assert (record.counted, record.output_tokens) == (Counted.USAGE, 6)
+    assert (record.counted, record.output_tokens) == (CountedBy.USAGE, 6)
     assert record.first_tokens + sum(record.gap_tokens) == 6
 
 
 def test_a_usage_of_nothing_beside_text_is_no_count() -> None:
     record, _ = read(said("a"), said("b", finish="stop"), usage(0), DONE)
-    assert (record.counted, record.output_tokens) == (Counted.CHUNKS, 2)
+    assert (record.counted, record.output_tokens) == (CountedBy.CHUNKS, 2)
 
 
 @pytest.mark.parametrize("together", [True, False], ids=["over all choices", "each by itself"])
@@ -157,7 +157,7 @@ def test_choices_have_gaps_of_their_own(together: bool) -> None:
     ends = [said(index=0, finish="length"), said(index=1, finish="length")]
     record, reading = read(*texts, *ends, usage(5), DONE, choices=2)
     assert not reading.failed
-    assert record.counted is Counted.USAGE_BY_CHUNK
+    assert record.counted is CountedBy.USAGE_BY_CHUNK
     assert list(record.gaps_ns) == [2 * STEP_NS] * 3
     assert (record.first_tokens, list(record.gap_tokens), record.output_tokens) == (2, [1, 1, 1], 5)
     assert record.first_ns == 0
@@ -245,7 +245,7 @@ def test_an_answer_in_one_piece() -> None:
     record = Record(0, "", "", 5, 3, 0)
     body = b'{"choices": [{"message": {"content": "hi"}, "finish_reason": "stop"}], "usage": {"completion_tokens": 2}}'
     assert read_whole(record, body) == ("", "hi")
-    assert (record.output_tokens, record.counted, record.first_ns) == (2, Counted.USAGE, -1)
+    assert (record.output_tokens, record.counted, record.first_ns) == (2, CountedBy.USAGE, -1)
     assert read_whole(record, b"{}")[0]
     assert read_whole(record, b"nonsense")[0]
     assert "no memory" in read_whole(record, b'{"error": {"message": "no memory"}}')[0]
@@ -343,7 +343,7 @@ def test_running_counts_are_taken_apart_again(chunks: list[tuple[int, int]], tog
     if len(set(owners)) > 1 and not total_told:
         return  # both ways of counting may give such numbers
     shared = shares(owners, counts, total if total_told else None, 0)
-    assert shared.counted is Counted.USAGE_BY_CHUNK
+    assert shared.counted is CountedBy.USAGE_BY_CHUNK
     assert shared.total == total
     if len(set(owners)) == 1 or sum(shared.tokens) == total:
         assert shared.tokens == [tokens for _, tokens in chunks] or len(set(owners)) > 1

@@ -17,7 +17,7 @@ from headway.loadtest.errors import InvalidPlan, Unreachable
 from headway.loadtest.record import Fate, Record
 from headway.loadtest.runner.plan import ClosedLoad, OpenLoad
 from headway.loadtest.runner.progress import Progress
-from headway.loadtest.runner.run import Run, run
+from headway.loadtest.runner.run import Runner, run
 from headway.workload.item import Arrival, Item
 from tests.loadtest.servers import QUICK, Turn, error, plan_for, serving, stream, talks, whole, words
 
@@ -176,7 +176,7 @@ async def test_a_second_ctrl_c_does_not_wait() -> None:
         await asyncio.sleep(60)
 
     async with serving(script) as server:
-        load = Run(plan_for(server.url, OpenLoad(arrivals(1000, 5)), limits=Limits()))
+        load = Runner(plan_for(server.url, OpenLoad(arrivals(1000, 5)), limits=Limits()))
         measured = await load.run()
     assert measured.interrupted
     assert [record.fate for record in measured.records[:3]] == [Fate.OK] * 3
@@ -192,7 +192,7 @@ async def test_ctrl_c_while_the_last_are_waited_for() -> None:
 
     limits = Limits(drain_s=60, interrupted_drain_s=0.1)
     async with serving(script) as server:
-        load = Run(plan_for(server.url, OpenLoad(arrivals(5, 1)), limits=limits))
+        load = Runner(plan_for(server.url, OpenLoad(arrivals(5, 1)), limits=limits))
         measured = await asyncio.wait_for(load.run(), 10)
     assert measured.interrupted
     assert [record.fate for record in measured.records] == [Fate.CANCELLED] * 5
@@ -201,7 +201,7 @@ async def test_ctrl_c_while_the_last_are_waited_for() -> None:
 @pytest.mark.parametrize("processes", [0, 2])
 async def test_stopped_before_it_began(processes: int) -> None:
     async with serving(talks) as server:
-        load = Run(plan_for(server.url, OpenLoad(arrivals(1000, 5)), processes=processes))
+        load = Runner(plan_for(server.url, OpenLoad(arrivals(1000, 5)), processes=processes))
         load.stop()
         measured = await load.run()
     assert measured.interrupted

@@ -16,7 +16,7 @@ from headway.loadtest import steady
 from headway.loadtest.errors import InvalidPlan
 from headway.loadtest.probe import Probe, Requirements, opinion, pooled, probe_of
 from headway.loadtest.result import Interval, Signals, Slo, Word
-from headway.loadtest.stable import Ask, Search, Stable, next_step
+from headway.loadtest.stable import NextProbe, Search, Stable, next_step
 from headway.loadtest.verdict import DEFAULT
 from headway.metrics import goodput, latency
 from tests.loadtest import queues
@@ -26,9 +26,9 @@ WARMUP = 0.1  # of each probe, left out
 CLIENT_LIMITED, UNSTEADY, VALID = Word.CLIENT_LIMITED, Word.UNSTEADY, Word.VALID
 
 
-def find(search: Search, probe: Callable[[Ask], Probe], earlier: Sequence[Probe] = ()) -> Stable:
+def find(search: Search, probe: Callable[[NextProbe], Probe], earlier: Sequence[Probe] = ()) -> Stable:
     probes = list(earlier)
-    while isinstance(step := next_step(search, probes), Ask):
+    while isinstance(step := next_step(search, probes), NextProbe):
         probes.append(probe(step))
     return step
 
@@ -41,7 +41,7 @@ class VirtualServer:
         self.service = service
         self.limit_s = limit_s
 
-    def __call__(self, ask: Ask) -> Probe:
+    def __call__(self, ask: NextProbe) -> Probe:
         start_s, end_s = ask.window_s * WARMUP, ask.window_s * (1 + WARMUP)
         arrived = queues.poisson(self.rng, ask.load, end_s)
         times = queues.timings(queues.single(arrived, self.service(self.rng, len(arrived))), prefill=0.0)
@@ -59,7 +59,7 @@ class VirtualServer:
             slo_ratios={"ttft": float(kept.mean())},
             request_rate=len(due) / ask.window_s,
             goodput=float(kept.sum()) / ask.window_s,
-            p99_s={"ttft": float(np.percentile(ttft_s, 99))},
+            p99_s={"ttft": Interval(value=float(np.percentile(ttft_s, 99)))},
             error_ratio=0.0,
             verdict=UNSTEADY if grew else VALID,
             evidence="it grew" if grew else "",
@@ -76,7 +76,7 @@ def scripted(load: float, good: float, margin: float = 0.002, **changes: Any) ->
             "slo_ratios": {"ttft": good, "itl": 1.0},
             "request_rate": load,
             "goodput": load * good,
-            "p99_s": {"ttft": load},
+            "p99_s": {"ttft": Interval(value=load)},
             "error_ratio": 0.0,
             "verdict": VALID,
             **changes,
@@ -84,17 +84,19 @@ def scripted(load: float, good: float, margin: float = 0.002, **changes: Any) ->
     )
 
 
-def searched(answer: Callable[[Ask], Probe], search: Search, earlier: Sequence[Probe] = ()) -> tuple[Stable, list[Ask]]:
-    asks: list[Ask] = []
+def searched(
+    answer: Callable[[NextProbe], Probe], search: Search, earlier: Sequence[Probe] = ()
+) -> tuple[Stable, list[NextProbe]]:
+    asks: list[NextProbe] = []
 
-    def probe(ask: Ask) -> Probe:
+    def probe(ask: NextProbe) -> Probe:
         asks.append(ask)
         return msgspec.structs.replace(answer(ask), load=ask.load, window_s=ask.window_s)
 
     return find(search, probe, earlier), asks
 
 
-def breaking_at(border: float, **changes: Any) -> Callable[[Ask], Probe]:
+def breaking_at(border: float, **changes: Any) -> Callable[[NextProbe], Probe]:
     return lambda ask: scripted(ask.load, 1.0 if ask.load <= border else 0.5, **changes)
 
 
@@ -206,7 +208,7 @@ def test_a_search_is_taken_up_where_it_was_broken_off():
     ],
 )
 def test_it_says_what_is_in_the_way_of_more(changes, bound, words):
-    def answer(ask: Ask) -> Probe:
+    def answer(ask: NextProbe) -> Probe:
         return scripted(ask.load, 1.0, **(changes if ask.load > 20 else {}))
 
     found, _ = searched(answer, Search(start=1.0))
@@ -218,7 +220,7 @@ def test_it_says_what_is_in_the_way_of_more(changes, bound, words):
 def test_a_hiccup_of_the_client_is_not_its_limit():
     seen: list[float] = []
 
-    def answer(ask: Ask) -> Probe:
+    def answer(ask: NextProbe) -> Probe:
         seen.append(ask.load)
         hiccup = ask.load == 8.0 and seen.count(8.0) == 1
         return scripted(ask.load, 1.0 if ask.load <= 20 else 0.5, verdict=CLIENT_LIMITED if hiccup else VALID)
@@ -231,7 +233,7 @@ def test_an_unlucky_probe_does_not_cut_off_what_lies_above_it():
     """The first probe at 16 just breaks, by chance. The border is at 50, and it is found."""
     seen: list[float] = []
 
-    def answer(ask: Ask) -> Probe:
+    def answer(ask: NextProbe) -> Probe:
         seen.append(ask.load)
         if ask.load == 16.0 and seen.count(16.0) == 1:
             return scripted(ask.load, 0.985, margin=0.003)
@@ -244,7 +246,7 @@ def test_an_unlucky_probe_does_not_cut_off_what_lies_above_it():
 def test_an_undecided_load_is_probed_again_and_no_other_until_then():
     asks_at_border: list[float] = []
 
-    def answer(ask: Ask) -> Probe:
+    def answer(ask: NextProbe) -> Probe:
         if 9 < ask.load < 11:
             asks_at_border.append(ask.load)
             return scripted(ask.load, 0.9895, margin=0.004)
@@ -262,7 +264,7 @@ def test_whatever_the_answers_the_search_ends(seed):
     rng = np.random.default_rng(seed)
     verdicts = [VALID, VALID, VALID, UNSTEADY, CLIENT_LIMITED]
 
-    def answer(ask: Ask) -> Probe:
+    def answer(ask: NextProbe) -> Probe:
         good = float(rng.uniform(0.9, 1))
         return scripted(ask.load, good, margin=float(rng.uniform(0, 0.1)), verdict=str(rng.choice(verdicts)))
 
@@ -283,9 +285,9 @@ def test_a_probe_too_many_is_not_made():
 
 def test_the_next_step_depends_on_the_probes_and_nothing_else():
     search = Search(start=2.0)
-    assert next_step(search, []) == Ask(2.0, 60.0)
+    assert next_step(search, []) == NextProbe(2.0, 60.0)
     probes = [scripted(2.0, 1.0), scripted(4.0, 0.5)]
-    assert next_step(search, probes) == next_step(search, probes[::-1]) == Ask(2.828, 60.0)
+    assert next_step(search, probes) == next_step(search, probes[::-1]) == NextProbe(2.828, 60.0)
 
 
 @pytest.mark.parametrize(
@@ -335,7 +337,7 @@ def test_a_run_becomes_a_probe():
     assert set(probe.slo_ratios) == {"ttft", "itl"}
     assert probe.kv_used_ratio == pytest.approx(0.77)  # what lies in the window
     assert probe.preempted_ratio == pytest.approx(15 / len(due))
-    assert probe.p99_s["ttft"] == told.summary.overall.distributions["ttft"].percentiles["99"].value
+    assert probe.p99_s["ttft"] == told.summary.overall.distributions["ttft"].percentiles["99"]
     with pytest.raises(InvalidPlan, match="--slo-ttft"):
         probe_of(run(records, load(300.0), slo=Slo()), 5.0)
 

@@ -15,7 +15,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from headway.loadtest.record import Counted, Fate, Record
+from headway.loadtest.record import CountedBy, Fate, Record
 from headway.loadtest.result import Load, Slo, Summary
 from headway.loadtest.summary import client_figures, summarise
 from headway.loadtest.table import measured_window, tabulate
@@ -48,7 +48,7 @@ def record(index: int, at_s: float, **changes: Any) -> Record:
         status=200,
         input_tokens=12,
         output_tokens=3,
-        counted=Counted.USAGE,
+        counted=CountedBy.USAGE,
     )
     for name, value in changes.items():
         setattr(made, name, value)
@@ -187,7 +187,7 @@ def test_how_tokens_were_counted_and_where_counts_disagree():
         record(1, 1, output_tokens=500, recounted_tokens=510),  # 2 %: cut-off ends
         record(2, 2, output_tokens=500, recounted_tokens=511),
         record(3, 3, output_tokens=3, recounted_tokens=6),
-        record(4, 4, counted=Counted.CHUNKS),
+        record(4, 4, counted=CountedBy.CHUNKS),
         refused(5, 5),
     ]
     summary = told(requests, load(6.0))

@@ -16,6 +16,7 @@ from typing import Any
 
 import pytest
 
+from headway.loadtest.bench import tester
 from headway.loadtest.bench.grid import Axis, axes, points, usual_axis
 from headway.loadtest.bench.options import (
     ClientOptions,
@@ -32,8 +33,11 @@ from headway.loadtest.bench.options import (
 )
 from headway.loadtest.bench.search import Found, Wanted, find_stable
 from headway.loadtest.bench.server import check_command, command
+from headway.loadtest.bench.several import Audience
 from headway.loadtest.bench.sweep import Grid, Swept, sweep
-from headway.loadtest.errors import InvalidPlan, LoadTestError
+from headway.loadtest.errors import InvalidPlan, LoadTestError, ResultFailed
+from headway.loadtest.report.csv_file import load_records
+from headway.loadtest.report.json_file import load_run
 from headway.loadtest.result import Load
 from headway.loadtest.stable import Search
 from tests.loadtest.servers import Turn, error, serving, whole
@@ -48,14 +52,22 @@ GRID = Grid(Concurrency(), (Axis("concurrency", ("1", "2", "3")),))
 
 
 class Watched:
-    """What was measured. Stands in for a person at the terminal, who may give up."""
+    """What was measured, waited for and warned of. Stands in for a person at the terminal, who may give up."""
 
     def __init__(self, *, give_up_at: int | None = None) -> None:
         self.seen: list[str] = []
+        self.waits: list[str] = []
+        self.warnings: list[str] = []
         self._give_up_at = give_up_at
+        self.audience = Audience(self._watch, self._wait, self.warnings.append)
 
     @contextlib.contextmanager
-    def __call__(self, what: str, told: Load) -> Iterator[None]:
+    def _wait(self, what: str) -> Iterator[None]:
+        self.waits.append(what)
+        yield None
+
+    @contextlib.contextmanager
+    def _watch(self, what: str, load: Load) -> Iterator[None]:
         if len(self.seen) == self._give_up_at:
             raise KeyboardInterrupt
         self.seen.append(what)
@@ -125,7 +137,7 @@ def test_without_an_axis_load_is_varied() -> None:
 
 
 async def swept(url: str, folder: Path, watch: Watched, grid: Grid = GRID, options: Options = QUICK) -> Swept:
-    return await sweep(url, grid, options, folder=folder, watch=watch)
+    return await sweep(url, grid, options, folder=folder, seen_by=watch.audience)
 
 
 async def test_a_sweep_goes_on_where_it_was_broken_off(tmp_path: Path) -> None:
@@ -141,6 +153,40 @@ async def test_a_sweep_goes_on_where_it_was_broken_off(tmp_path: Path) -> None:
         once_more = Watched()
         assert (await swept(server.url, tmp_path, once_more)).resumed == 3
         assert once_more.seen == []
+
+
+@pytest.mark.parametrize("content", ["", "{", '{"schema_version": 2}'])
+async def test_a_point_that_cannot_be_read_is_measured_again(tmp_path: Path, content: str) -> None:
+    async with speaking() as server:
+        await swept(server.url, tmp_path, Watched())
+        [damaged] = tmp_path.glob("002-*.json")  # noqa: ASYNC240 - nothing else runs
+        damaged.write_text(content)
+        again = Watched()
+        found = await swept(server.url, tmp_path, again)
+    assert again.seen == ["2 of 3: concurrency=2"]
+    [warning] = again.warnings
+    assert str(damaged) in warning
+    assert "concurrency=2 is measured again" in warning
+    assert (len(found.runs), found.resumed) == (3, 2)
+    assert load_run(damaged).load.concurrency == 2
+
+
+async def test_figures_that_cannot_be_made_cost_no_record_of_a_point(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fails(*_: Any, **__: Any) -> None:
+        raise IndexError("out of range")
+
+    async with speaking() as server:
+        monkeypatch.setattr(tester, "summarise", fails)
+        for name, broken_off in (
+            ("sweep", swept(server.url, tmp_path / "sweep", Watched())),
+            ("search", searched(server.url, tmp_path / "search", Watched())),
+        ):
+            with pytest.raises(ResultFailed, match="out of range"):
+                await broken_off
+            [kept] = (tmp_path / name).glob("*.csv")
+            assert len(load_records(kept)) > 0
 
 
 async def test_a_folder_is_of_one_sweep(tmp_path: Path) -> None:
@@ -271,7 +317,7 @@ SEARCH = Wanted(Search(start=4, window_s=1.0, sustain=1.0, repeats=1, whole=True
 
 
 async def searched(url: str, folder: Path, watch: Watched, options: Options = PROMISED) -> Found:
-    return await find_stable(url, SEARCH, options, folder=folder, watch=watch)
+    return await find_stable(url, SEARCH, options, folder=folder, seen_by=watch.audience)
 
 
 async def test_a_search_goes_on_where_it_was_broken_off(tmp_path: Path) -> None:
@@ -284,6 +330,23 @@ async def test_a_search_goes_on_where_it_was_broken_off(tmp_path: Path) -> None:
         assert found.stable is not None
         assert len(found.probes) == 1 + len(again.seen)
         assert (await searched(server.url, tmp_path, Watched())).stable == found.stable
+
+
+@pytest.mark.parametrize("ending", ["json", "run.json"])
+async def test_a_probe_that_cannot_be_read_is_made_again(tmp_path: Path, ending: str) -> None:
+    async with speaking(gap_s=0.02) as server:
+        before = await searched(server.url, tmp_path, Watched())
+        last = len(before.probes)  # without which there is no answer
+        (tmp_path / f"probe-{last:03}.{ending}").write_text("{")
+        again = Watched()
+        found = await searched(server.url, tmp_path, again)
+    assert again.waits == ["asking the server…"]
+    [warning] = again.warnings
+    assert f"probe-{last:03}.{ending}" in warning
+    assert again.seen[0].startswith(f"probe {last}:")
+    assert found.stable is not None
+    assert before.stable is not None
+    assert len(found.probes) == len(before.probes)
 
 
 async def test_a_search_needs_a_promise(tmp_path: Path) -> None:

@@ -306,3 +306,11 @@ def test_a_moment_says_nothing_about_the_client(span_s, word):
     assert any("missed" in line for line in said) == (word == CLIENT_LIMITED)
     quick = run(queues.records(queues.single(due, np.full(20, 0.005))), load(span_s), cpu_ratio=0.99)
     assert quick.verdict.name == word
+
+
+def test_a_warm_up_that_leaves_nothing_is_told_as_that():
+    requests = queues.records(queues.Served(*(np.arange(30) / 10 + later for later in (0, 0, 0.05))))
+    found = judged(requests, load(None, loop="closed", requests=30, concurrency=1, warmup_s=5.0))
+    assert found.name == TOO_FEW_SAMPLES
+    [told] = [finding.evidence for finding in found.findings if finding.verdict == TOO_FEW_SAMPLES]
+    assert told.startswith("a warm-up of 5 s and a cool-down of 0 s leave nothing of 2.95 s")

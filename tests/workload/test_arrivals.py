@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from headway.workload.arrivals import Arrivals, Bursts, Constant, Gamma, Poisson, Ramp
+from headway.workload.arrivals import Arrivals, Bursts, Constant, Gamma, Poisson, RisingRate
 from headway.workload.draws import stream
 from headway.workload.errors import WorkloadError
 from headway.workload.schedule import Stop
@@ -22,7 +22,7 @@ processes: st.SearchStrategy[Arrivals] = st.one_of(
     st.builds(Constant, rates),
     st.builds(Poisson, rates),
     st.builds(Gamma, rates, st.floats(0.01, 100)),
-    st.builds(Ramp, rates | st.just(0.0), rates, st.floats(0.1, 5000), st.sampled_from([0, 2, 3, 10])),
+    st.builds(RisingRate, rates | st.just(0.0), rates, st.floats(0.1, 5000), st.sampled_from([0, 2, 3, 10])),
     st.builds(
         lambda base, more, period, share: Bursts(base, base + more, period, share),
         rates | st.just(0.0),
@@ -34,11 +34,11 @@ processes: st.SearchStrategy[Arrivals] = st.one_of(
 # Everything that is Poisson at each moment, with a stretch that holds some thousand requests.
 POISSON = [
     (Poisson(40), 100),
-    (Ramp(0, 80, 100), 100),
-    (Ramp(10, 70, 50), 100),
-    (Ramp(60, 5, 80), 100),
-    (Ramp(5, 95, 90, steps=10), 100),
-    (Ramp(0, 60, 60, steps=4), 100),
+    (RisingRate(0, 80, 100), 100),
+    (RisingRate(10, 70, 50), 100),
+    (RisingRate(60, 5, 80), 100),
+    (RisingRate(5, 95, 90, steps=10), 100),
+    (RisingRate(0, 60, 60, steps=4), 100),
     (Bursts(10, 160, 20, 0.2), 100),
     (Bursts(0, 200, 7, 0.2), 100),
 ]
@@ -115,7 +115,7 @@ def test_a_constant_rate_does_not_drift(rate: float, index: int) -> None:
 
 
 def test_a_ramp_in_steps_is_steady_on_each_and_ends_on_the_last() -> None:
-    ramp = Ramp(10, 40, 40, steps=4)
+    ramp = RisingRate(10, 40, 40, steps=4)
     assert [(level.start_s, level.end_s, level.rate) for level in ramp.levels] == [
         (0, 10, 10),
         (10, 20, 20),
@@ -133,9 +133,9 @@ def test_a_ramp_in_steps_is_steady_on_each_and_ends_on_the_last() -> None:
 
 
 def test_a_ramp_in_a_line_holds_the_mean_of_its_ends() -> None:
-    assert Ramp(10, 40, 40).expected(40) == 1000
-    assert Ramp(0, 40, 40).expected(20) == 200
-    assert Ramp(0, 40, 40).rate_at(20) == 20
+    assert RisingRate(10, 40, 40).expected(40) == 1000
+    assert RisingRate(0, 40, 40).expected(20) == 200
+    assert RisingRate(0, 40, 40).rate_at(20) == 20
 
 
 @quick
@@ -182,7 +182,7 @@ GOOD: dict[str, tuple[Any, dict[str, Any]]] = {
     "constant": (Constant, {"rate": 5}),
     "poisson": (Poisson, {"rate": 5}),
     "gamma": (Gamma, {"rate": 5, "burstiness": 0.5}),
-    "ramp": (Ramp, {"start_rate": 1, "end_rate": 5, "duration_s": 10}),
+    "ramp": (RisingRate, {"start_rate": 1, "end_rate": 5, "duration_s": 10}),
     "bursts": (Bursts, {"base_rate": 1, "burst_rate": 5, "period_s": 10, "on_share": 0.2}),
     "stop": (Stop, {"duration_s": 10}),
 }
@@ -209,7 +209,7 @@ def test_values_that_do_not_go_together_are_refused() -> None:
     with pytest.raises(WorkloadError, match=r"burst_rate must be more than base_rate \(5\), not 5"):
         Bursts(5, 5, 10, 0.5)
     with pytest.raises(WorkloadError, match="steps must be 0"):
-        Ramp(1, 5, 10, steps=1)
+        RisingRate(1, 5, 10, steps=1)
     with pytest.raises(WorkloadError, match="must stop"):
         Stop()
     with pytest.raises(WorkloadError, match=r"^requests must be 1 to"):
@@ -221,7 +221,7 @@ def test_values_that_do_not_go_together_are_refused() -> None:
     [
         (Constant(5), "5 requests/s, evenly spaced"),
         (Gamma(5, 0.25), "5 requests/s, gamma gaps of burstiness 0.25 (gap CV 2)"),
-        (Ramp(1, 5, 60, 5), "1 requests/s to 5 requests/s in 5 steps over 60 s, Poisson"),
+        (RisingRate(1, 5, 60, 5), "1 requests/s to 5 requests/s in 5 steps over 60 s, Poisson"),
         (Bursts(1, 20, 30, 0.2), "1 requests/s, with 20 requests/s for 6 s of every 30 s"),
     ],
 )

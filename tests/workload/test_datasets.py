@@ -76,6 +76,30 @@ def test_a_bad_own_line_is_named(tmp_path: Path, row: Any, field: str, what: str
     assert error.value.field == field
 
 
+HALVES = ["\\ud83d", "\\ud83d and more", "\\udc00", "\\ude00\\ud83d", "\\\\\\ud83d", "\\ud83d\\ude00\\ude00"]
+
+
+@pytest.mark.parametrize("half", HALVES)
+def test_half_a_character_is_no_text(tmp_path: Path, half: str) -> None:
+    """JSON can escape it, and no request could carry it."""
+    good = '{"prompt": "a whole one: \\ud83d\\ude00, and \\\\ud83d is none", "max_tokens": 1}'
+    own = write(tmp_path, good, '{"prompt": "HALF", "max_tokens": 1}'.replace("HALF", half))
+    turns = '{"conversations": [{"from": "human", "value": "HALF"}, {"from": "gpt", "value": "b"}]}'
+    listed = write(tmp_path, "[", turns.replace("HALF", half), "]", name="list.json")
+    rows = write(tmp_path, turns.replace("HALF", "a"), turns.replace("HALF", half), name="rows.jsonl")
+    for read, path in ((read_prompts, own), (read_conversations, listed), (read_conversations, rows)):
+        with pytest.raises(WorkloadError, match=rf"{path.name}:2: "):
+            read(path, BY_WORDS)
+    assert len(read_prompts(write(tmp_path, good), BY_WORDS).items) == 1
+
+
+def test_bytes_that_are_no_text_are_named_by_line(tmp_path: Path) -> None:
+    path = tmp_path / "list.json"
+    path.write_bytes(b'[\n{"messages": [{"role": "user", "content": "a\xff"}]}\n]')
+    with pytest.raises(WorkloadError, match=r"list.json:2: "):
+        read_conversations(path, BY_WORDS)
+
+
 @pytest.mark.parametrize("as_list", [True, False])
 def test_conversations_ask_the_first_turn_and_measure_its_reply(tmp_path: Path, as_list: bool) -> None:
     parts = [{"type": "text", "text": "Look"}, {"type": "image_url", "image_url": {"url": "data:"}}]

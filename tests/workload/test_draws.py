@@ -93,7 +93,8 @@ import hashlib, itertools
 from headway.workload import arrivals, draws, lengths, mix, schedule
 source = mix.Mix(mix.short_and_long(), mix.parse_tenants("a=3,b=1"), mix.SharedPrefix(64, 5, 0.5))
 load = []
-for process in (arrivals.Poisson(20), arrivals.Gamma(20, 0.3), arrivals.Ramp(0, 40, 9), arrivals.Bursts(1, 50, 3, 0.2)):
+rising, bursts = arrivals.RisingRate(0, 40, 9), arrivals.Bursts(1, 50, 3, 0.2)
+for process in (arrivals.Poisson(20), arrivals.Gamma(20, 0.3), rising, bursts):
     load += list(schedule.schedule(process, source, schedule.Stop(requests=200), 42))
 print(hashlib.sha256(repr(load).encode()).hexdigest())
 """

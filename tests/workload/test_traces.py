@@ -321,7 +321,7 @@ def test_a_bad_row_of_azures_is_named(tmp_path: Path, row: str, what: str) -> No
         (b'\n{"at_s": 1', ":2: a line must hold a JSON object"),
         (b'{"at_s": 1, "input_tokens": 5, "output_tokens": 5}\n[5]\n', ":2: a line must hold a JSON object, not [5]"),
         (b'{"at_s": 1, "input_tokens": 5, "output_tokens": 5}\n\xff\xfe\n', ":2: a line must hold a JSON object"),
-        (b"TIMESTAMP,ContextTokens,GeneratedTokens\n\xff\xff,1,2\n", "it is not UTF-8 text"),
+        (b"TIMESTAMP,ContextTokens,GeneratedTokens\n\xff\xff,1,2\n", ":2: this is not UTF-8 text"),
         (b'{"at_s": ' + b"[" * 5000, ":1: a line must hold a JSON object"),
         (b'{"at_s": 1' + b"0" * 5000 + b', "input_tokens": 5, "output_tokens": 5}', ":1: "),
         (b'{"input_tokens": 5, "output_tokens": 5}\n', ":1: at_s is missing"),
@@ -410,3 +410,11 @@ def test_real_traces_are_read_whole() -> None:
             for arrival in trace.arrivals:
                 blocks = -(-arrival.item.input_tokens // 512) if trace.format == "mooncake" else 0
                 assert len(arrival.item.prefix_blocks) == blocks
+
+
+def test_half_a_character_in_a_trace_is_named(tmp_path: Path) -> None:
+    path = tmp_path / "own.jsonl"
+    row = '{"at_s": 0, "input_tokens": 1, "output_tokens": 1, "tenant": "TENANT"}\n'
+    path.write_text(row.replace("TENANT", "a") + row.replace("TENANT", "\\ud800"))
+    with pytest.raises(WorkloadError, match=r"own.jsonl:2: .*half of a character"):
+        read_trace(path)

@@ -9,14 +9,14 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from statistics import median
 
-from headway.loadtest.record import Counted, Record
+from headway.loadtest.record import CountedBy, Record
 from headway.loadtest.result import Load
 
 LENGTH_RATIO = 0.2  # how far from what was asked a length may be
 # Asked-for inputs hold the chat template; one that is shorter than the template cannot be made.
 TEMPLATE_TOKENS = 32
 AT_ONCE_S = 0.0001  # a token: no model makes one stream that fast
-BY_SERVER = (Counted.USAGE, Counted.USAGE_BY_CHUNK)
+BY_SERVER = (CountedBy.USAGE, CountedBy.USAGE_BY_CHUNK)
 
 
 @dataclass(frozen=True, slots=True)

@@ -24,7 +24,7 @@ import numpy as np
 
 from headway.loadtest.record import Record
 from headway.loadtest.result import Distribution, Interval, Run, Struct, Word
-from headway.loadtest.table import Table, due_within, tabulate
+from headway.loadtest.table import RecordTable, due_within, tabulate
 from headway.metrics import latency
 from headway.metrics.blocks import Z95
 from headway.metrics.latency import Floats
@@ -52,13 +52,13 @@ class Condition(Struct):
 
 
 class Difference(Struct):
-    """A figure of two runs. `change` is b − a, with its own interval. `exceeds_noise`: among all the figures compared;
-    None when nobody can tell.
+    """A figure of two runs. `change` is b − a, with its own interval; where one of them has only a lower bound, so has
+    the change, or an upper one. `exceeds_noise`: among all the figures compared; None when nobody can tell.
     """
 
     name: str
-    a: float | None
-    b: float | None
+    a: Interval
+    b: Interval
     change: Interval
     relative: float | None  # change / a
     exceeds_noise: bool | None = None
@@ -150,7 +150,7 @@ def _settings(a: Run, b: Run) -> list[Condition]:
     return [*plain, *differing, *([memory] if memory.state == DIFFERENT else [])]
 
 
-def _lengths(a: Run, b: Run, tables: tuple[Table, Table] | None) -> Iterator[Condition]:
+def _lengths(a: Run, b: Run, tables: tuple[RecordTable, RecordTable] | None) -> Iterator[Condition]:
     if tables:
         for name in ("asked_input_tokens", "asked_output_tokens"):
             yield _asked(name, *(_column(table, name) for table in tables))
@@ -183,7 +183,7 @@ def _known_lengths(name: str, a: Distribution | None, b: Distribution | None) ->
     return Condition(name=name, a=f"mean {a.mean:.4g}", b=f"mean {b.mean:.4g}", state=SAME if same else DIFFERENT)
 
 
-def _latencies(a: Run, b: Run, tables: tuple[Table, Table] | None) -> Iterator[Difference]:
+def _latencies(a: Run, b: Run, tables: tuple[RecordTable, RecordTable] | None) -> Iterator[Difference]:
     runs = (a, b)
     samples = [_samples(*pair) for pair in zip(tables, runs, strict=True)] if tables else None
     for name in COMPARED:
@@ -201,7 +201,7 @@ def _latencies(a: Run, b: Run, tables: tuple[Table, Table] | None) -> Iterator[D
 _Samples = dict[str, tuple[Floats, latency.Counts | None]]
 
 
-def _samples(table: Table, run: Run) -> _Samples:
+def _samples(table: RecordTable, run: Run) -> _Samples:
     due = due_within(table.timings, run.summary.window_s)
     return {
         "ttft": (latency.ttft_s(due), None),
@@ -230,11 +230,18 @@ def _drawn(samples: list[_Samples], name: str, q: float, seeds: tuple[int, int])
 
 def _difference(name: str, a: Interval, b: Interval, bounds: tuple[float, float] | None = None) -> Difference:
     if a.value is None or b.value is None:
-        return Difference(name=name, a=a.value, b=b.value, change=Interval(value=None), relative=None)
+        return Difference(name=name, a=a, b=b, change=_bounded(a, b), relative=None)
     change = b.value - a.value
     low, high = bounds or _recovered(a, b)
     interval = Interval(value=change, low=low if np.isfinite(low) else None, high=high if np.isfinite(high) else None)
-    return Difference(name=name, a=a.value, b=b.value, change=interval, relative=change / a.value if a.value else None)
+    return Difference(name=name, a=a, b=b, change=interval, relative=change / a.value if a.value else None)
+
+
+def _bounded(a: Interval, b: Interval) -> Interval:
+    """What is known of b − a where one of them lies among requests that were given up: it is at least its bound."""
+    low = b.low - a.value if b.value is None and b.low is not None and a.value is not None else None
+    high = b.value - a.low if a.value is None and a.low is not None and b.value is not None else None
+    return Interval(value=None, low=low, high=high)
 
 
 def _recovered(a: Interval, b: Interval) -> tuple[float, float]:
@@ -288,5 +295,5 @@ def _p_value(change: Interval) -> float | None:
     return 2 * NormalDist().cdf(-Z95 * abs(change.value) / arm) if arm > 0 else 0.0
 
 
-def _column(table: Table, name: str) -> Floats:
+def _column(table: RecordTable, name: str) -> Floats:
     return np.fromiter((getattr(record, name) for record in table.records), np.float64, len(table))

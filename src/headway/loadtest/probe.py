@@ -25,7 +25,7 @@ class Probe(Struct):
     slo_ratios: dict[str, float]  # and of those that kept each
     request_rate: float  # finished well, per s
     goodput: float
-    p99_s: dict[str, float | None]  # of TTFT, ITL and E2E
+    p99_s: dict[str, Interval]  # of TTFT, ITL and E2E
     error_ratio: float
     verdict: str
     kv_used_ratio: float | None = None  # p95 over the window; None: the server does not say
@@ -44,7 +44,7 @@ class Bound(Enum):
     LIMIT = "limit"  # of the search itself
 
 
-class Answer(Enum):
+class LoadAnswer(Enum):
     """What the probes at one load say."""
 
     HOLDS = "holds"
@@ -67,7 +67,7 @@ class Requirements:
 class Opinion:
     """What the probes at one load say, all of them pooled, and in one line why."""
 
-    answer: Answer
+    answer: LoadAnswer
     bound: Bound | None = None
     reason: str = ""
 
@@ -91,7 +91,7 @@ def probe_of(run: Run, load: float) -> Probe:
         slo_ratios=group.slo_ratios,
         request_rate=group.request_rate,
         goodput=group.goodput or 0.0,
-        p99_s={name: group.distributions[name].percentiles[key(99)].value for name in CURVE},
+        p99_s={name: group.distributions[name].percentiles[key(99)] for name in CURVE},
         error_ratio=failed / group.requests if group.requests else 0.0,
         verdict=run.verdict.name,
         kv_used_ratio=run.signals.kv_used_ratio(window_s),
@@ -106,13 +106,13 @@ def opinion(probes: Sequence[Probe], wanted: Requirements, *, repeats: int) -> O
     last = len(probes) >= repeats
     if not usable:
         # Once may be a hiccup of this machine, twice is its limit.
-        answer = Answer.CLIENT if len(probes) > 1 or last else Answer.OPEN
+        answer = LoadAnswer.CLIENT if len(probes) > 1 or last else LoadAnswer.OPEN
         return Opinion(answer, Bound.CLIENT, f"this machine cannot offer that load: {probes[-1].evidence}")
     broken = [found for probe in usable if (found := _broken(probe, wanted))]
     if 2 * len(broken) > len(usable) or (last and 2 * len(broken) == len(usable)):
         return broken[-1]
     if 2 * len(broken) == len(usable):
-        return Opinion(Answer.OPEN)
+        return Opinion(LoadAnswer.OPEN)
     return _promises(usable, wanted, last=last)
 
 
@@ -120,17 +120,19 @@ def _promises(probes: Sequence[Probe], wanted: Requirements, *, last: bool) -> O
     """Were enough requests good? Their interval says so, or, when it is the last word, their share."""
     good = pooled(probes)
     if good.value is None:
-        return Opinion(Answer.BREAKS if last else Answer.OPEN, Bound.PROMISE, "no request was due in the window")
+        return Opinion(
+            LoadAnswer.BREAKS if last else LoadAnswer.OPEN, Bound.PROMISE, "no request was due in the window"
+        )
     said = f"{good.value:.2%} of the requests kept every promise, {wanted.good_ratio:.2%} must{_worst_promise(probes)}"
     if good.high is not None and good.high < wanted.good_ratio:
-        return Opinion(Answer.BREAKS, Bound.PROMISE, said)
+        return Opinion(LoadAnswer.BREAKS, Bound.PROMISE, said)
     if good.low is not None and good.low >= wanted.good_ratio:
-        return Opinion(Answer.HOLDS)
+        return Opinion(LoadAnswer.HOLDS)
     if not last:
-        return Opinion(Answer.OPEN)
+        return Opinion(LoadAnswer.OPEN)
     if good.value >= wanted.good_ratio:
-        return Opinion(Answer.HOLDS)
-    return Opinion(Answer.BREAKS, Bound.PROMISE, f"{said}; too close to call after {len(probes)} probes")
+        return Opinion(LoadAnswer.HOLDS)
+    return Opinion(LoadAnswer.BREAKS, Bound.PROMISE, f"{said}; too close to call after {len(probes)} probes")
 
 
 def pooled(probes: Sequence[Probe]) -> Interval:
@@ -153,16 +155,16 @@ def _broken(probe: Probe, wanted: Requirements) -> Opinion | None:
     """What is wrong with a probe besides promises that were not kept."""
     if probe.error_ratio > wanted.errors:
         line = f"{probe.error_ratio:.1%} of the requests failed, {wanted.errors:.0%} may"
-        return Opinion(Answer.BREAKS, Bound.ERRORS, line)
+        return Opinion(LoadAnswer.BREAKS, Bound.ERRORS, line)
     if probe.verdict == Word.SERVER_ERRORS:
-        return Opinion(Answer.BREAKS, Bound.ERRORS, probe.evidence)
+        return Opinion(LoadAnswer.BREAKS, Bound.ERRORS, probe.evidence)
     if (used := probe.kv_used_ratio) is not None and used > wanted.kv_used_ratio:
-        return Opinion(Answer.BREAKS, Bound.MEMORY, f"KV use {used:.0%}, {wanted.kv_used_ratio:.0%} may be used")
+        return Opinion(LoadAnswer.BREAKS, Bound.MEMORY, f"KV use {used:.0%}, {wanted.kv_used_ratio:.0%} may be used")
     if (lost := probe.preempted_ratio) is not None and lost > wanted.preempted_ratio:
         line = f"{lost:.1%} preemptions to a request, {wanted.preempted_ratio:.0%} may be: KV memory was exhausted"
-        return Opinion(Answer.BREAKS, Bound.MEMORY, line)
+        return Opinion(LoadAnswer.BREAKS, Bound.MEMORY, line)
     if probe.verdict == Word.UNSTEADY:
-        return Opinion(Answer.BREAKS, Bound.UNSTEADY, probe.evidence)
+        return Opinion(LoadAnswer.BREAKS, Bound.UNSTEADY, probe.evidence)
     return None
 
 

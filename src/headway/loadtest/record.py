@@ -19,11 +19,12 @@ class Fate(Enum):
     TIMEOUT = "timeout"  # the client's own limit
     REFUSED = "refused"  # another 4xx
     SERVER_ERROR = "server_error"  # 5xx, an error event in the stream, a stream cut off or never finished
+    TOO_LONG = "too_long"  # an answer larger than any client takes; it was cut off
     CONNECTION = "connection"  # no connection, or it broke before an answer began
     CANCELLED = "cancelled"  # the run was ended while it was under way
 
 
-class Counted(Enum):
+class CountedBy(Enum):
     """Where the number of output tokens, and their spread over chunks, comes from; best first."""
 
     USAGE_BY_CHUNK = "usage_by_chunk"  # the server tells a running count with every chunk
@@ -58,7 +59,7 @@ class Record:
     input_tokens: int = -1  # as the server counted; -1: it did not say
     cached_tokens: int = -1
     output_tokens: int = -1
-    counted: Counted = Counted.CHUNKS
+    counted: CountedBy = CountedBy.CHUNKS
     recounted_tokens: int = -1  # output tokens by the client's tokenizer, for the cross-check; -1: not done
     reasoning: bool = False  # the first visible token was reasoning
     finish_reason: str = ""

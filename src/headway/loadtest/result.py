@@ -18,7 +18,7 @@ from headway.metrics.figures import Distribution, Interval
 
 __all__ = [
     "SCHEMA_VERSION",
-    "Client",
+    "ClientFigures",
     "Distribution",
     "Environment",
     "Finding",
@@ -36,7 +36,7 @@ __all__ = [
     "growth",
 ]
 
-SCHEMA_VERSION = 1
+SCHEMA_VERSION = 2
 
 
 class Struct(msgspec.Struct, kw_only=True, omit_defaults=False):
@@ -128,7 +128,7 @@ def growth(values: Sequence[float]) -> float:
     return sum(after - before if after >= before else after for before, after in pairwise(values))
 
 
-class Client(Struct):
+class ClientFigures(Struct):
     """How well the load was made: the evidence for CLIENT-LIMITED."""
 
     processes: int
@@ -237,7 +237,7 @@ class Run(Struct):
     load: Load
     slo: Slo
     environment: Environment
-    client: Client
+    client: ClientFigures
     summary: Summary
     verdict: Verdict
     signals: Signals

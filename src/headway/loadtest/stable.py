@@ -3,7 +3,7 @@
 The search only decides. It asks for one probe after the other, and the next step follows from the probes so far and
 from nothing else; so a search is taken up again by giving it its earlier probes. `bench.search` is the loop around it:
 
-    while isinstance(step := next_step(search, probes), Ask):
+    while isinstance(step := next_step(search, probes), NextProbe):
         probes.append(...)      # of a run at step.load
     step.load, step.reason      # the answer, and what is in the way of more
 
@@ -26,7 +26,7 @@ from itertools import groupby
 from math import sqrt
 
 from headway.loadtest.errors import InvalidPlan
-from headway.loadtest.probe import Answer, Bound, Opinion, Probe, Requirements, opinion
+from headway.loadtest.probe import Bound, LoadAnswer, Opinion, Probe, Requirements, opinion
 from headway.loadtest.result import Struct
 
 
@@ -55,7 +55,7 @@ class Search:
 
 
 @dataclass(frozen=True, slots=True)
-class Ask:
+class NextProbe:
     """A probe that is wanted: a run at this load whose window, without warm-up and cool-down, is so long."""
 
     load: float
@@ -88,7 +88,7 @@ class _Rung:
         return any(probe.window_s > 0.9 * window_s for probe in self.probes)
 
 
-def next_step(search: Search, probes: Sequence[Probe]) -> Ask | Stable:
+def next_step(search: Search, probes: Sequence[Probe]) -> NextProbe | Stable:
     """The probe to make next, or the answer."""
     rungs = _rungs(search, probes)
     low, high, undecided = _bracket(rungs)
@@ -96,29 +96,29 @@ def next_step(search: Search, probes: Sequence[Probe]) -> Ask | Stable:
         return _answer(search, probes, low, high, f"the search ended after {len(probes)} probes")
     if undecided is not None:
         long = undecided.sustained(search.sustain * search.window_s)
-        return Ask(undecided.load, search.window_s * (search.sustain if long else 1))
+        return NextProbe(undecided.load, search.window_s * (search.sustain if long else 1))
     if low is None and high is None:
-        return Ask(search.start, search.window_s)
+        return NextProbe(search.start, search.window_s)
     if high is None:
         assert low is not None
         if low.load < search.highest:
-            return Ask(min(_rounded(search, 2 * low.load), search.highest), search.window_s)
+            return NextProbe(min(_rounded(search, 2 * low.load), search.highest), search.window_s)
     elif low is None:
         if high.load > search.lowest and not (search.whole and high.load <= 1):
-            return Ask(max(_rounded(search, high.load / 2), search.lowest), search.window_s)
+            return NextProbe(max(_rounded(search, high.load / 2), search.lowest), search.window_s)
     elif not _narrow(search, low.load, high.load):
-        return Ask(_rounded(search, sqrt(low.load * high.load)), search.window_s)
+        return NextProbe(_rounded(search, sqrt(low.load * high.load)), search.window_s)
     return _confirm(search, low, high) or _answer(search, probes, low, high)
 
 
-def _confirm(search: Search, low: _Rung | None, high: _Rung | None) -> Ask | None:
+def _confirm(search: Search, low: _Rung | None, high: _Rung | None) -> NextProbe | None:
     """The bracket is narrow: what is still to be seen twice?"""
     long_s = search.sustain * search.window_s
     # A prober whose windows are always shorter than asked will not be asked for ever.
     if low is not None and not low.sustained(long_s) and len(low.probes) <= search.repeats:
-        return Ask(low.load, long_s)
+        return NextProbe(low.load, long_s)
     if high is not None and len(high.probes) < min(2, search.repeats):
-        return Ask(high.load, search.window_s)
+        return NextProbe(high.load, search.window_s)
     return None
 
 
@@ -133,11 +133,11 @@ def _rungs(search: Search, probes: Sequence[Probe]) -> list[_Rung]:
 
 def _bracket(rungs: Sequence[_Rung]) -> tuple[_Rung | None, _Rung | None, _Rung | None]:
     """The highest load that holds, the lowest that does not, and one between them that is undecided."""
-    high = next((rung for rung in rungs if rung.opinion.answer in {Answer.BREAKS, Answer.CLIENT}), None)
+    high = next((rung for rung in rungs if rung.opinion.answer in {LoadAnswer.BREAKS, LoadAnswer.CLIENT}), None)
     below = [rung for rung in rungs if high is None or rung.load < high.load]
-    low = next((rung for rung in reversed(below) if rung.opinion.answer is Answer.HOLDS), None)
+    low = next((rung for rung in reversed(below) if rung.opinion.answer is LoadAnswer.HOLDS), None)
     between = [rung for rung in below if low is None or rung.load > low.load]
-    return low, high, next((rung for rung in between if rung.opinion.answer is Answer.OPEN), None)
+    return low, high, next((rung for rung in between if rung.opinion.answer is LoadAnswer.OPEN), None)
 
 
 def _narrow(search: Search, low: float, high: float) -> bool:

@@ -25,8 +25,8 @@ import numpy.typing as npt
 from headway.loadtest.knee import knee_of
 from headway.loadtest.record import Record
 from headway.loadtest.recovery import recoveries
-from headway.loadtest.result import Client, Distribution, Group, Interval, Load, Slo, Summary
-from headway.loadtest.table import Table, due_within, measured_window, within
+from headway.loadtest.result import ClientFigures, Distribution, Group, Interval, Load, Slo, Summary
+from headway.loadtest.table import RecordTable, due_within, measured_window, within
 from headway.metrics import goodput, latency, rivals
 from headway.metrics.blocks import deviations
 from headway.metrics.latency import NS, Bools, Floats, Ints, Timings
@@ -43,7 +43,7 @@ RATE_BINS = 256  # of the window: how rates vary over it
 
 
 def summarise(
-    table: Table,
+    table: RecordTable,
     load: Load,
     slo: Slo,
     *,
@@ -72,18 +72,18 @@ def summarise(
 
 
 def client_figures(
-    table: Table,
+    table: RecordTable,
     load: Load,
     window_s: Window,
     *,
     processes: int,
     cpu_ratio: float,
     loop_lags_s: npt.ArrayLike,
-) -> Client:
+) -> ClientFigures:
     """How well the load was made in the window. `cpu_ratio` and `loop_lags_s` are of the busiest process."""
     times, seconds = table.timings, window_s[1] - window_s[0]
     due = table.scheduled_within(window_s)
-    return Client(
+    return ClientFigures(
         processes=processes,
         offered_rate=_per(due.sum(), seconds) if load.loop == "open" else None,
         sent_rate=_per(within(times.sent_ns, window_s).sum(), seconds),
@@ -93,7 +93,7 @@ def client_figures(
     )
 
 
-def _group(table: Table, rows: Bools, window: Window, slo: Slo, seed: int) -> Group:
+def _group(table: RecordTable, rows: Bools, window: Window, slo: Slo, seed: int) -> Group:
     """Figures over those of `rows` that the window holds."""
     seconds = window[1] - window[0]
     everything = table.timings.select(rows)
@@ -151,7 +151,9 @@ def _interval(rate: float, series: Floats, seed: int) -> Interval:
     return Interval(value=rate, low=max(min(float(low), rate), 0.0), high=max(float(high), rate))
 
 
-def _groups(table: Table, name_of: Callable[[Record], str], window: Window, slo: Slo, seed: int) -> dict[str, Group]:
+def _groups(
+    table: RecordTable, name_of: Callable[[Record], str], window: Window, slo: Slo, seed: int
+) -> dict[str, Group]:
     """A group for each name there is; none when there is but one, which would repeat the whole."""
     names = [name_of(record) for record in table.records]
     different = sorted(set(names))

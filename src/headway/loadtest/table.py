@@ -1,4 +1,4 @@
-"""`Table`: all records of a run as columns, in order of schedule, whichever process they came from."""
+"""`RecordTable`: all records of a run as columns, in order of schedule, whichever process they came from."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _GIVEN_UP = frozenset({Fate.TIMEOUT, Fate.CANCELLED})
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Table:
+class RecordTable:
     """The records and their times. Row i of `timings` is `records[i]`."""
 
     records: Sequence[Record]
@@ -31,12 +31,12 @@ class Table:
         return within(self.timings.scheduled_ns, window_s)
 
 
-def tabulate(records: Iterable[Record]) -> Table:
+def tabulate(records: Iterable[Record]) -> RecordTable:
     """Columns of `records`; their order does not matter."""
     rows = sorted(records, key=attrgetter("scheduled_ns", "index"))
     gap_counts = _column(rows, lambda record: len(record.gaps_ns))
     gap_tokens: Counts = np.frombuffer(b"".join(record.gap_tokens for record in rows), np.uint16)
-    return Table(
+    return RecordTable(
         rows,
         Timings(
             scheduled_ns=_column(rows, attrgetter("scheduled_ns")),
@@ -56,7 +56,7 @@ def tabulate(records: Iterable[Record]) -> Table:
     )
 
 
-def measured_window(load: Load, table: Table, *, elapsed_s: float | None = None) -> tuple[float, float]:
+def measured_window(load: Load, table: RecordTable, *, elapsed_s: float | None = None) -> tuple[float, float]:
     """What is left of the load between warm-up and cool-down, in s after the start.
 
     The load lasts as long as was asked, or until all requests that were asked for had been offered, or until the run
@@ -71,7 +71,7 @@ def measured_window(load: Load, table: Table, *, elapsed_s: float | None = None)
     return start_s, max(min(ends_s) - load.cooldown_s, start_s)
 
 
-def _offered_until_s(load: Load, table: Table) -> float:
+def _offered_until_s(load: Load, table: RecordTable) -> float:
     """An open loop lasts until one more request would have been due, a closed one until its last request was sent:
     from then on its slots fall empty, and it is no longer the load it was.
     """
@@ -88,7 +88,7 @@ def _offered_until_s(load: Load, table: Table) -> float:
 
 
 def due_within(t: Timings, window_s: tuple[float, float]) -> Timings:
-    """The requests that were due in the window, as `Table.scheduled_within` counts them."""
+    """The requests that were due in the window, as `RecordTable.scheduled_within` counts them."""
     return t.due_within(max(window_s[0] / NS, 0.0), window_s[1] / NS)
 
 

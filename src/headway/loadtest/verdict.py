@@ -18,14 +18,14 @@ from dataclasses import dataclass
 from headway.loadtest import steady
 from headway.loadtest.answers import Answers, answers
 from headway.loadtest.record import Fate
-from headway.loadtest.result import Client, Distribution, Finding, Group, Load, Summary, Verdict, Word
-from headway.loadtest.table import Table
+from headway.loadtest.result import ClientFigures, Distribution, Finding, Group, Load, Summary, Verdict, Word
+from headway.loadtest.table import RecordTable
 from headway.metrics import latency
 from headway.metrics.percentiles import key, samples_needed
 
 # A limit that was kept on purpose (429, 503 with a time) is an answer. What was cancelled had not ended when the run no
 # longer waited for it; when a user ended the run, that says nothing about the server.
-ERRORS = (Fate.REFUSED, Fate.TIMEOUT, Fate.SERVER_ERROR, Fate.CONNECTION, Fate.CANCELLED)
+ERRORS = (Fate.REFUSED, Fate.TIMEOUT, Fate.SERVER_ERROR, Fate.TOO_LONG, Fate.CONNECTION, Fate.CANCELLED)
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,9 +59,9 @@ DEFAULT = Tolerances()
 
 
 def judge(
-    table: Table,
+    table: RecordTable,
     summary: Summary,
-    client: Client,
+    client: ClientFigures,
     load: Load,
     tolerances: Tolerances = DEFAULT,
     *,
@@ -85,14 +85,14 @@ def judge(
             *_empty(came, summary.overall, tolerances, told=False),
         ],
         Word.UNSTEADY: _unsteady(table, summary, load, tolerances),
-        Word.TOO_FEW_SAMPLES: _too_few(summary.overall, tolerances),
+        Word.TOO_FEW_SAMPLES: _too_few(table, summary, load, tolerances),
     }
     findings = [Finding(verdict=word, evidence=line) for word in Word for line in said.get(word, ())]
     name = findings[0].verdict if findings else Word.VALID
     return Verdict(name=name, findings=findings, remarks=_remarks(summary.overall, came, tolerances))
 
 
-def _client_limited(table: Table, client: Client, summary: Summary, tolerances: Tolerances) -> list[str]:
+def _client_limited(table: RecordTable, client: ClientFigures, summary: Summary, tolerances: Tolerances) -> list[str]:
     said = []
     ended_s = float(table.timings.ended_ns.max(initial=0)) * latency.NS
     offered, sent = client.offered_rate, client.sent_rate
@@ -160,7 +160,7 @@ def _limited(limited: int, group: Group) -> str:
     return f"{limited} of {group.requests} requests were turned away by a limit ({limited / group.requests:.1%})"
 
 
-def _unsteady(table: Table, summary: Summary, load: Load, tolerances: Tolerances) -> list[str]:
+def _unsteady(table: RecordTable, summary: Summary, load: Load, tolerances: Tolerances) -> list[str]:
     """A load that is not the same all along is meant to change queues and latencies: of it is only asked whether, at
     the end, far more requests are in flight than the highest rate explains. A ramp, whose knee is looked for, goes
     beyond what a server can do on purpose.
@@ -212,9 +212,15 @@ def _queue_left(queue: steady.Queue, tolerances: Tolerances) -> list[str]:
     return []
 
 
-def _too_few(group: Group, tolerances: Tolerances) -> list[str]:
+def _too_few(table: RecordTable, summary: Summary, load: Load, tolerances: Tolerances) -> list[str]:
+    start_s, end_s = summary.window_s
+    if end_s <= start_s:
+        times = table.timings
+        lasted_s = float(max(times.ended_ns.max(initial=0), times.scheduled_ns.max(initial=0))) * latency.NS
+        edges = f"a warm-up of {load.warmup_s:g} s and a cool-down of {load.cooldown_s:g} s"
+        return [f"{edges} leave nothing of {lasted_s:.3g} s of load: use shorter ones, or a longer load"]
     needed = samples_needed(tolerances.percentile)
-    ttft, e2e = (group.distributions[name].samples for name in ("ttft", "e2e"))
+    ttft, e2e = (summary.overall.distributions[name].samples for name in ("ttft", "e2e"))
     name, there = ("a TTFT", ttft) if ttft or not e2e else ("an end", e2e)  # answers in one piece have no TTFT
     if there >= needed:
         return []

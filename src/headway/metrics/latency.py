@@ -66,8 +66,12 @@ class Timings:
         return self._each(lambda column: column[rows], lambda column: column[gaps])
 
     def due_within(self, start_ns: float, end_ns: float) -> Timings:
-        """The requests that were due in [start, end). They follow one another, so nothing is copied."""
+        """The requests that were due in [start, end)."""
         first, last = np.searchsorted(self.scheduled_ns, [start_ns, end_ns]).tolist()
+        return self.between(first, last)
+
+    def between(self, first: int, last: int) -> Timings:
+        """Requests `first` up to, not including, `last`. They follow one another, so nothing is copied."""
         ends = np.concatenate(([0], np.cumsum(self.gap_counts)))
         rows, gaps = slice(first, last), slice(int(ends[first]), int(ends[last]))
         return self._each(lambda column: column[rows], lambda column: column[gaps])

@@ -170,7 +170,7 @@ class Level:
 
 
 @dataclass(frozen=True, slots=True)
-class Ramp:
+class RisingRate:
     """The rate goes from `start_rate` to `end_rate` over `duration_s` and stays there. Poisson at every moment.
 
     `steps` of 0 is a straight line; otherwise so many levels of equal length, the first at `start_rate` and the last at

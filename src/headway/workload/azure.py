@@ -39,8 +39,8 @@ def azure_rows(path: str | Path, max_s: float) -> Iterator[tuple[int, int, Item]
                 try:
                     if len(row) != width:
                         raise WorkloadError(f"it has {len(row)} columns and the header {width}")
-                    at, put, out = (row[place].strip() for place in places)
-                    seen = _time_ns(at, max_s), reader.line_num, Item(_tokens(put, 1), _tokens(out, 2))
+                    at, input_len, output_len = (row[place].strip() for place in places)
+                    seen = _time_ns(at, max_s), reader.line_num, Item(_tokens(input_len, 1), _tokens(output_len, 2))
                 except WorkloadError as error:
                     raise lines.at_line(path, reader.line_num, error) from None
                 yield seen

@@ -141,12 +141,12 @@ def read_conversations(
         if output_tokens is None and _is_empty(reply):
             skipped["no reply to measure"] += 1
             continue
-        put = _input_tokens(measure, messages)
-        if max_input_tokens is not None and put > max_input_tokens:
+        input_len = _input_tokens(measure, messages)
+        if max_input_tokens is not None and input_len > max_input_tokens:
             skipped[f"more than {max_input_tokens:,} input tokens"] += 1
             continue
-        out = output_tokens if output_tokens is not None else _reply_tokens(measure, reply)
-        items.append(Item(put, min(out, max_output_tokens or out), messages=messages))
+        output_len = output_tokens if output_tokens is not None else _reply_tokens(measure, reply)
+        items.append(Item(input_len, min(output_len, max_output_tokens or output_len), messages=messages))
         if limit is not None and len(items) >= limit:
             break
     if not items:
@@ -166,7 +166,7 @@ def _conversations(path: str | Path) -> Iterator[_Conversation]:
                 f"{path}: {error}, counted from 0. Correct it or remove it", field="conversations"
             ) from None
         except msgspec.DecodeError as error:
-            raise WorkloadError(f"{path}{_line_of(str(error), data)}: {error}", field="path") from None
+            raise WorkloadError(f"{path}{_line_of(error, data)}: {error}", field="path") from None
         return
     for number, row in lines.json_lines(path):
         try:
@@ -175,13 +175,14 @@ def _conversations(path: str | Path) -> Iterator[_Conversation]:
             raise lines.at_line(path, number, WorkloadError(str(error), field="conversations")) from None
 
 
-def _line_of(message: str, data: bytes) -> str:
-    """The line of the byte that a decoder's message names."""
-    found = re.search(r"byte (\d+)", message)
-    if found is None:
-        return ""
-    line = data.count(b"\n", 0, int(found[1])) + 1
-    return f":{line}"
+def _line_of(error: msgspec.DecodeError, data: bytes) -> str:
+    """The line that a decoder's message is about: it names a byte, or else the first whose text is none is meant."""
+    found = re.search(r"byte (\d+)", str(error))
+    if found is not None:
+        line = data.count(b"\n", 0, int(found[1])) + 1
+        return f":{line}"
+    number = next((number for number, line in enumerate(data.split(b"\n"), 1) if not lines.is_text(line)), None)
+    return f":{number}" if number is not None else ""
 
 
 def _exchange(conversation: _Conversation) -> tuple[Content, Content]:

@@ -150,9 +150,9 @@ class Empirical:
     def __post_init__(self) -> None:
         if not self.pairs:
             raise WorkloadError("pairs must hold at least one pair of input and output tokens", field="pairs")
-        for place, (put, out) in enumerate(self.pairs):
-            check_whole(f"pairs[{place}] input", put, 1, MAX_TOKENS, "tokens")
-            check_whole(f"pairs[{place}] output", out, 1, MAX_TOKENS, "tokens")
+        for place, (input_len, output_len) in enumerate(self.pairs):
+            check_whole(f"pairs[{place}] input", input_len, 1, MAX_TOKENS, "tokens")
+            check_whole(f"pairs[{place}] output", output_len, 1, MAX_TOKENS, "tokens")
 
     @property
     def description(self) -> str:

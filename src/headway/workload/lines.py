@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
@@ -14,6 +15,9 @@ from headway.workload.errors import WorkloadError, shown
 
 Row = dict[str, Any]
 MAX_NAME_CHARS = 200
+# A character beyond U+FFFF, escaped; and half of one.
+_PAIR = re.compile(r"\\u[dD][89abAB][0-9a-fA-F]{2}\\u[dD][c-fC-F][0-9a-fA-F]{2}")
+_HALF = re.compile(r"\\u[dD][89a-fA-F]")
 _ADVICE = "Correct the line or remove it."
 
 
@@ -25,7 +29,24 @@ def reading(path: str | Path) -> Iterator[None]:
     except OSError as error:
         raise WorkloadError(f"cannot read {path}: {error.strerror or error}", field="path") from error
     except UnicodeDecodeError as error:
-        raise WorkloadError(f"cannot read {path}: it is not UTF-8 text ({error.reason})", field="path") from error
+        raise WorkloadError(
+            f"{path}{_undecodable(path)}: this is not UTF-8 text ({error.reason})", field="path"
+        ) from error
+
+
+def _undecodable(path: str | Path) -> str:
+    """The first line that is no UTF-8, as an error names it."""
+    with Path(path).open("rb") as file:
+        return next((f":{number}" for number, line in enumerate(file, 1) if not is_text(line)), "")
+
+
+def is_text(line: bytes) -> bool:
+    """Whether a line of JSON is UTF-8, and no escape in it is half of a surrogate pair."""
+    try:
+        text = line.decode().replace(r"\\", "")  # an escaped backslash escapes nothing
+    except UnicodeDecodeError:
+        return False
+    return _HALF.search(_PAIR.sub("", text)) is None
 
 
 def at_line(path: str | Path, number: int, error: WorkloadError) -> WorkloadError:
@@ -62,9 +83,24 @@ def _object(line: bytes) -> Row:
 def _lenient(line: bytes, strict: Exception) -> Any:
     """Python writes NaN and Infinity, which are no JSON. They are let through here, to be refused by field."""
     try:
-        return json.loads(line.decode())
+        value = json.loads(line.decode())
+        check_text(value)
+        return value
+    except WorkloadError:
+        raise
     except (ValueError, RecursionError):
         raise WorkloadError(f"a line must hold a JSON object; this is none: {strict}") from None
+
+
+def check_text(value: Any) -> None:
+    """Raises WorkloadError where a text within is none: JSON can escape half of a surrogate pair, which is no UTF-8."""
+    try:
+        json.dumps(value, ensure_ascii=False).encode()
+    except UnicodeEncodeError as error:
+        sign = error.object[error.start]
+        raise WorkloadError(
+            f"\\u{ord(sign):04x} is half of a character (a surrogate without its other half), which is no text"
+        ) from None
 
 
 def required(row: Mapping[str, Any], field: str) -> Any:

@@ -70,6 +70,11 @@ class Tenants:
         more = len(self.weights) - 8
         return f"tenants {shown_names}" + (f" and {more} more" if more > 0 else "")
 
+    @property
+    def known(self) -> frozenset[str]:
+        """All their names."""
+        return frozenset(name for name, _ in self.weights)
+
     def names(self, random: Random) -> Iterator[str]:
         """A tenant for each request."""
         bounds = cumulative(weight for _, weight in self.weights)
@@ -143,10 +148,10 @@ class Mix:
         while True:
             place = pick(kinds, bounds)
             share = self.shares[place]
-            put, out = share.lengths.draw(lengths[place])
+            input_len, output_len = share.lengths.draw(lengths[place])
             block = next(blocks) if blocks else ()
             size = self.prefix.tokens if self.prefix and block else 0
-            yield Item(put, out, share.kind, next(names), block, size)
+            yield Item(input_len, output_len, share.kind, next(names), block, size)
 
 
 @dataclass(frozen=True, slots=True)
@@ -207,11 +212,15 @@ def parse_share(text: str) -> Share:
             f"a share is NAME=WEIGHT/INPUT/OUTPUT, e.g. short=92%/40:160/32:96, not {shown(text)}", field="share"
         )
     _check_name("kind", kind.strip())
-    put, out = (
+    input_len, output_len = (
         parse_lengths(part, f"{side} of share {kind!r}")
         for part, side in zip(lengths, ("input", "output"), strict=True)
     )
-    return Share(kind.strip(), _weight(weight.strip().removesuffix("%"), f"weight of {kind!r}"), Independent(put, out))
+    return Share(
+        kind.strip(),
+        _weight(weight.strip().removesuffix("%"), f"weight of {kind!r}"),
+        Independent(input_len, output_len),
+    )
 
 
 def parse_tenants(text: str) -> Tenants:

@@ -71,7 +71,7 @@ class Cut:
 
 
 @dataclass(frozen=True, slots=True)
-class Trace:
+class LoadedTrace:
     """What was read, and what was done to it on the way: nothing is changed silently."""
 
     arrivals: list[Arrival]
@@ -103,7 +103,7 @@ class Trace:
         return "; ".join(parts)
 
 
-def read_trace(path: str | Path, cut: Cut = Cut(), *, sort: bool = False) -> Trace:
+def read_trace(path: str | Path, cut: Cut = Cut(), *, sort: bool = False) -> LoadedTrace:
     """The trace in `path`, all of whose lines are checked, also those outside the slice.
 
     Raises:
@@ -139,7 +139,7 @@ def read_trace(path: str | Path, cut: Cut = Cut(), *, sort: bool = False) -> Tra
             "and the others outside start_s and duration_s. Ask for another part or longer prompts",
             field="start_s",
         )
-    return Trace(arrivals, Path(path).name, form, len(seen), clipped, skipped, resorted, tuple(sorted(ignored)))
+    return LoadedTrace(arrivals, Path(path).name, form, len(seen), clipped, skipped, resorted, tuple(sorted(ignored)))
 
 
 def write_trace(path: str | Path, arrivals: Iterable[Arrival]) -> None:
@@ -202,10 +202,10 @@ def _json_rows(path: str | Path, convert: Callable[[lines.Row], tuple[int, Item]
 
 def _mooncake(row: lines.Row) -> tuple[int, Item]:
     at_ms = check_number("timestamp", lines.required(row, "timestamp"), 0, _MAX_RAW_S * 1e3, "ms")
-    put, out = _tokens(row, "input_length"), _tokens(row, "output_length")
+    input_len, output_len = _tokens(row, "input_length"), _tokens(row, "output_length")
     blocks = _blocks(row, "hash_ids")
     return round(at_ms * 1e6), Item(
-        put, out, prefix_blocks=blocks, prefix_block_tokens=MOONCAKE_BLOCK_TOKENS if blocks else 0
+        input_len, output_len, prefix_blocks=blocks, prefix_block_tokens=MOONCAKE_BLOCK_TOKENS if blocks else 0
     )
 
 
@@ -265,13 +265,13 @@ def _slice(seen: Iterator[tuple[int, Item]], cut: Cut) -> Iterator[tuple[int, It
 
 def _shorten(item: Item, cut: Cut) -> Item | None:
     """The item within the maxima; itself where it is so already, None where it is left out."""
-    put = min(item.input_tokens, cut.max_input_tokens or MAX_TOKENS)
-    out = min(item.output_tokens, cut.max_output_tokens or MAX_TOKENS)
-    if (put, out) == (item.input_tokens, item.output_tokens):
+    input_len = min(item.input_tokens, cut.max_input_tokens or MAX_TOKENS)
+    output_len = min(item.output_tokens, cut.max_output_tokens or MAX_TOKENS)
+    if (input_len, output_len) == (item.input_tokens, item.output_tokens):
         return item
-    if cut.over == "skip" or (item.messages is not None and put < item.input_tokens):
+    if cut.over == "skip" or (item.messages is not None and input_len < item.input_tokens):
         return None
     blocks = item.prefix_blocks
     if blocks:
-        blocks = blocks[: -(-put // item.prefix_block_tokens)]
-    return dataclasses.replace(item, input_tokens=put, output_tokens=out, prefix_blocks=blocks)
+        blocks = blocks[: -(-input_len // item.prefix_block_tokens)]
+    return dataclasses.replace(item, input_tokens=input_len, output_tokens=output_len, prefix_blocks=blocks)

@@ -18,7 +18,7 @@ from typing import Any
 import msgspec
 import numpy as np
 
-from headway.loadtest.record import Counted, Fate, Record
+from headway.loadtest.record import CountedBy, Fate, Record
 from headway.loadtest.report.html import run_page
 from headway.loadtest.result import Environment, Load, Run, Signals, Slo, Target
 from headway.loadtest.summary import client_figures, summarise
@@ -176,7 +176,7 @@ def _serve(
             max(record.headers_ns, record.sent_ns + 1_500_000) if record.status != 0 or record.ok else -1
         )
         if record.ok:
-            record.status, record.counted = 200, Counted.USAGE
+            record.status, record.counted = 200, CountedBy.USAGE
             record.input_tokens, record.output_tokens = record.asked_input_tokens + 7, record.chunks
             record.recounted_tokens = record.output_tokens - int(rng.random() < 0.01) * 4
 

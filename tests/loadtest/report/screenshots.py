@@ -15,7 +15,7 @@ from playwright.sync_api import Browser, FloatRect, sync_playwright
 
 from headway.loadtest.probe import Probe, probe_of
 from headway.loadtest.report.html import run_page, stable_page
-from headway.loadtest.stable import Ask, Search, next_step
+from headway.loadtest.stable import NextProbe, Search, next_step
 from tests.loadtest.report.sample_run import Sample, sample
 
 
@@ -43,7 +43,7 @@ def stable() -> str:
     search = Search(start=8.0, window_s=90.0, tolerance=0.05, sustain=2)
     runs: list[Sample] = []
     probes: list[Probe] = []
-    while isinstance(step := next_step(search, probes), Ask):
+    while isinstance(step := next_step(search, probes), NextProbe):
         runs.append(sample(rate=step.load, duration_s=step.window_s + 15, seed=len(runs), faults=False))
         probes.append(probe_of(runs[-1].run, step.load))
     return stable_page(step, runs[0].run)

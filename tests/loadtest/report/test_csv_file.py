@@ -13,8 +13,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from headway.loadtest.record import Counted, Fate, Record
-from headway.loadtest.report.csv_file import COLUMNS, HEADER, load_records, read_records, save_records, write_records
+from headway.loadtest.record import CountedBy, Fate, Record
+from headway.loadtest.report.csv_file import COLUMNS, HEADER, load_records, read_records, write_records
 from headway.loadtest.report.json_file import ReportError
 from tests.loadtest.report.sample_run import Sample
 
@@ -51,7 +51,7 @@ def records(draw: st.DrawFn) -> Record:
         input_tokens=draw(counts),
         cached_tokens=draw(counts),
         output_tokens=draw(counts),
-        counted=draw(st.sampled_from(Counted)),
+        counted=draw(st.sampled_from(CountedBy)),
         recounted_tokens=draw(counts),
         reasoning=draw(st.booleans()),
         finish_reason=draw(texts),
@@ -94,7 +94,8 @@ def rows(text: str) -> list[list[str]]:
 
 def test_a_file(made: Sample, tmp_path: Path) -> None:
     path = tmp_path / "requests.csv"
-    save_records(path, made.records)
+    with path.open("w", encoding="utf-8", newline="") as out:
+        write_records(out, made.records)
     lines = load_records(path)
     assert len(lines) == len(made.records)
     for line, record in zip(lines, made.records, strict=True):

@@ -10,14 +10,14 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from headway.loadtest.report.json_file import ReportError, json_schema, load_run, parse_run, run_bytes, write_run
+from headway.loadtest.report.json_file import ReportError, json_schema, load_run, parse_run, run_bytes
 from headway.loadtest.result import SCHEMA_VERSION, Run, Signals, Slo
 from tests.loadtest.report.sample_run import Sample, changed
 
 
 def test_round_trip(made: Sample, tmp_path: Path) -> None:
     path = tmp_path / "run.json"
-    write_run(path, made.run)
+    path.write_bytes(run_bytes(made.run))
     assert load_run(path) == made.run
     lines = path.read_text().splitlines()
     assert lines[1] == f'"schema_version": {SCHEMA_VERSION},'
@@ -88,7 +88,7 @@ def test_a_file_that_was_cut_off(made: Sample) -> None:
 
 def test_no_key_is_written(made: Sample, tmp_path: Path) -> None:
     run = changed(made.run, environment=msgspec.structs.replace(made.run.environment, noted={"said": "my-own-key-1"}))
-    write_run(tmp_path / "run.json", run, secrets=["my-own-key-1"])
+    (tmp_path / "run.json").write_bytes(run_bytes(run, secrets=["my-own-key-1"]))
     assert "my-own-key" not in (tmp_path / "run.json").read_text()
 
 
@@ -97,3 +97,9 @@ def test_the_schema_names_every_field(made: Sample) -> None:
     run = schema["$defs"]["Run"]
     assert set(run["properties"]) == set(json.loads(run_bytes(made.run)))
     assert "schema_version" in run["properties"]
+
+
+def test_a_file_whose_percentiles_mean_something_else_is_not_read(made: Sample) -> None:
+    older = run_bytes(made.run).replace(b'"schema_version": 2', b'"schema_version": 1', 1)
+    with pytest.raises(ReportError, match="leave out requests that were given up"):
+        parse_run(older, "run.json")

@@ -49,6 +49,13 @@ def test_the_line_says_all() -> None:
     )
 
 
+def test_a_run_that_drains_or_goes_on_is_not_told_as_if_it_were_on_its_way() -> None:
+    draining = told(replace(GOING, elapsed_s=120.0, offering=False))
+    assert draining.startswith("2:00 · draining · 298 done, 12 in flight")
+    longer = told(replace(GOING, elapsed_s=90.0))
+    assert longer.startswith("1:30 · 298 done")
+
+
 def test_a_terminal_is_redrawn_only_when_told() -> None:
     text = told(GOING, replace(GOING, elapsed_s=31.0), terminal=True)
     assert "0:30" in text

@@ -74,7 +74,8 @@ def test_probes_of_one_load_are_told_apart_and_judged_together() -> None:
     def probe(load: float, good: float) -> Probe:
         return Probe(
             load=load, window_s=60.0, requests=1000, good=Interval(value=good, low=good - 0.001, high=good + 0.0005),
-            slo_ratios={"ttft": good}, request_rate=load, goodput=load, p99_s={"ttft": 0.1, "itl": None},
+            slo_ratios={"ttft": good}, request_rate=load, goodput=load,
+            p99_s={"ttft": Interval(value=0.1), "itl": Interval(value=None), "e2e": Interval(value=None, low=30.0)},
             error_ratio=0.0, verdict="VALID",
         )  # fmt: skip
 
@@ -88,6 +89,11 @@ def test_probes_of_one_load_are_told_apart_and_judged_together() -> None:
     assert [point.label for point in made.points] == ["5.00 req/s, probe 1", "5.00 req/s, probe 2", "10.0 req/s"]
     assert [point.holds for point in made.points] == [True, True, False]
     assert "itl" not in made.points[0].p99, "too few samples are no figure"
+    (row, *_) = curve.table(made).rows
+    assert [cell.text for cell in row[-5:-2]] == ["100 ms", "n too small", "≥ 30.0 s"], "what was given up is a bound"
+    drawn = [trace for trace in curve.figure(made).data if "triangle-up" in str(trace.get("marker"))]
+    assert drawn
+    assert {height for trace in drawn for height in trace["y"]} == {30.0}
     assert [line for line in curve.remarks(made) if "10.0" in line]
     tone, *_, evidence = curve.stable_headline(answer, run, Requirements())
     assert tone == "warn"
@@ -159,8 +165,13 @@ def test_what_differs_is_named(swept: list[Sample]) -> None:
 )
 def test_only_what_exceeds_noise_is_better_or_worse(name: str, change: float, beyond: bool | None, tone: str) -> None:
     figure = Difference(
-        name=name, a=0.5, b=0.5 + change, change=Interval(value=change), relative=change / 0.5, exceeds_noise=beyond
-    )
+        name=name,
+        a=Interval(value=0.5),
+        b=Interval(value=0.5 + change),
+        change=Interval(value=change),
+        relative=change / 0.5,
+        exceeds_noise=beyond,
+    )  # fmt: skip
     found = Comparison(comparable=True, conditions=[], settings=[], figures=[figure])
     (row,) = versus.differences(found).rows
     assert row[3].tone == row[5].tone == tone

@@ -125,7 +125,7 @@ _PARTS: tuple[tuple[str, type], ...] = (
 )
 OPTION_KEYS = tuple(key for _, kind in _PARTS for key in keys(kind))
 # What means nothing to a command, or is refused by it, is no flag of it.
-_NOT_OF = {
+NOT_OF = {
     "mix": ("input_len", "output_len"),
     "trace": (
         "input_len", "output_len", "shared_prefix_tokens", "shared_prefix_groups", "shared_prefix_share",
@@ -140,7 +140,7 @@ GRID_KEYS = tuple(keys(GridOptions))
 def keys_of(command: str) -> tuple[Key, ...]:
     """All flags of a command that measures."""
     own = {"stable": SEARCH_KEYS, "sweep": GRID_KEYS}.get(command) or PROFILE_KEYS[command]
-    return tuple(key for key in (*own, *OPTION_KEYS, *REPORT_KEYS) if key.field not in _NOT_OF.get(command, ()))
+    return tuple(key for key in (*own, *OPTION_KEYS, *REPORT_KEYS) if key.field not in NOT_OF.get(command, ()))
 
 
 def taken(kind: type[T], settings: dict[str, Any]) -> T:
@@ -151,6 +151,7 @@ def taken(kind: type[T], settings: dict[str, Any]) -> T:
 
 def options(settings: dict[str, Any], report: ReportOptions) -> Options:
     """From flat values by field name; the key from the environment where no flag gave one."""
+    _check_text(settings)
     if not settings.get("api_key"):
         settings["api_key"] = next(filter(None, map(os.environ.get, KEY_VARIABLES)), None)
     return Options(
@@ -158,6 +159,17 @@ def options(settings: dict[str, Any], report: ReportOptions) -> Options:
         noted=tuple(map(_noted, report.note)),
         rivals=tuple(dict.fromkeys(report.rivals)),
     )
+
+
+def _check_text(settings: dict[str, Any]) -> None:
+    """A shell passes bytes on that are no text; a report could not hold them. They may be a key, so are not shown."""
+    for name, value in settings.items():
+        for text in value if isinstance(value, tuple) else (value,):
+            if isinstance(text, str) and not text.isascii():
+                try:
+                    text.encode()
+                except UnicodeEncodeError:
+                    raise InvalidPlan(f"--{name.replace('_', '-')} is not UTF-8 text.") from None
 
 
 def _noted(text: str) -> tuple[str, str]:

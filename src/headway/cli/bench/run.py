@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -12,7 +13,9 @@ from rich.console import Console
 from headway.cli.bench.flags import ReportOptions, options, taken
 from headway.loadtest.bench.files import Files, save, save_records_of
 from headway.loadtest.bench.options import PROFILES, Options, Profile
+from headway.loadtest.bench.outputs import is_stdout
 from headway.loadtest.bench.profiles import LENGTH
+from headway.loadtest.bench.several import ASKING
 from headway.loadtest.bench.tester import OnProgress, Tester
 from headway.loadtest.errors import ResultFailed
 from headway.loadtest.report.live import Aim, shown
@@ -31,44 +34,63 @@ def run_profile(name: str, url: str, settings: dict[str, Any]) -> int:
 
 
 async def _run(url: str, profile: Profile, wanted: Options, report: ReportOptions, files: Files) -> int:
-    tester = await met(url, wanted, quiet=report.quiet)
+    with waiting(ASKING, quiet=report.quiet):
+        tester = await Tester.meet(url, wanted)
     offered = await tester.offer(profile)
-    with watched(f"{tester.ask.model} at {tester.ask.address.url}", offered.told, quiet=report.quiet) as on_progress:
+    what = f"{tester.ask.model} at {tester.ask.address.url}"
+    with watched(what, offered.described, quiet=report.quiet) as on_progress:
         try:
             result = await tester.measure(offered, on_progress=on_progress)
         except ResultFailed as failed:
             save_records_of(failed, files)
+            if files.csv is not None:
+                print(f"wrote {files.csv}: every request as it was measured", file=sys.stderr)
             raise
-    save(result, files, rivals=wanted.rivals)
-    print_run(result.run, rivals=wanted.rivals, secrets=result.secrets)
-    for path in files.paths:
-        print(f"wrote {path}")
+    console = console_beside(files)
+    try:
+        save(result, files, rivals=wanted.rivals)
+    finally:  # a disk that is full costs the files, not what was measured
+        print_run(result.run, console=console, rivals=wanted.rivals, secrets=result.secrets)
+    tell_written(files, console)
     return result.exit_code
 
 
-async def met(url: str, wanted: Options, *, quiet: bool) -> Tester:
-    """A server that does not answer keeps us here for a while: then it is said what is waited for."""
+def console_beside(files: Files) -> Console:
+    """Where a report is printed: not among the bytes of a file that goes to stdout."""
+    return Console(stderr=files.on_stdout)
 
-    def say() -> None:
-        Console(stderr=True).print("asking the server…", style="dim", highlight=False)
 
-    slow = None if quiet else asyncio.get_running_loop().call_later(SLOW_S, say)
-    try:
-        return await Tester.meet(url, wanted)
-    finally:
-        if slow is not None:
-            slow.cancel()
+def tell_written(files: Files, console: Console) -> None:
+    for path in files.paths:
+        if not is_stdout(path):
+            print(f"wrote {path}", file=console.file)
 
 
 @contextmanager
-def watched(what: str, told: Load, *, quiet: bool) -> Iterator[OnProgress | None]:
+def waiting(words: str, *, quiet: bool) -> Iterator[None]:
+    """Says what is waited for, when it lasts."""
+    if quiet:
+        yield
+        return
+    console = Console(stderr=True)
+    slow = asyncio.get_running_loop().call_later(
+        SLOW_S, lambda: console.print(words, style="dim", markup=False, highlight=False)
+    )
+    try:
+        yield
+    finally:
+        slow.cancel()
+
+
+@contextmanager
+def watched(what: str, load: Load, *, quiet: bool) -> Iterator[OnProgress | None]:
     """Says what is measured, and shows how far it is."""
     if quiet:
         yield None
         return
     console = Console(stderr=True)
-    length = told.settings.get(LENGTH)
+    length = load.settings.get(LENGTH)
     lasts = f"\nit lasts {length}" if length else ""
-    console.print(f"{what}: {told.description}{lasts}", style="dim", markup=False, highlight=False, soft_wrap=True)
-    with shown(Aim(told.duration_s, told.requests), console=console) as show:
+    console.print(f"{what}: {load.description}{lasts}", style="dim", markup=False, highlight=False, soft_wrap=True)
+    with shown(Aim(load.duration_s, load.requests), console=console) as show:
         yield show

@@ -9,11 +9,13 @@ from pathlib import Path
 from typing import Any
 
 from headway.cli.bench.flags import GridOptions, ReportOptions, SearchOptions, options, taken
-from headway.cli.bench.run import watched
-from headway.loadtest.bench.files import Files, write_bytes
+from headway.cli.bench.run import console_beside, tell_written, waiting, watched
+from headway.loadtest.bench.files import Files
 from headway.loadtest.bench.grid import axes, usual_axis
 from headway.loadtest.bench.options import PROFILES, Concurrency, Profile, Rate, Trace
+from headway.loadtest.bench.outputs import write_bytes
 from headway.loadtest.bench.search import Found, Wanted, find_stable
+from headway.loadtest.bench.several import Audience
 from headway.loadtest.bench.sweep import Grid, Swept, sweep
 from headway.loadtest.bench.tester import INTERRUPTED, OnProgress
 from headway.loadtest.errors import InvalidPlan
@@ -52,21 +54,22 @@ def run_stable(url: str, settings: dict[str, Any]) -> int:
     by = Concurrency(concurrency=1) if whole else Rate(request_rate=how.start, burstiness=how.burstiness)
     folder = Path(report.output) if report.output else None
     page = _page(report, folder, "stable.html")
-    found = asyncio.run(find_stable(url, Wanted(search, by), wanted, folder=folder, watch=_watch(report)))
+    found = asyncio.run(find_stable(url, Wanted(search, by), wanted, folder=folder, seen_by=_terminal(report)))
     return _tell_stable(found, search, page)
 
 
-def _tell_stable(found: Found, search: Search, page: Path | None) -> int:
+def _tell_stable(found: Found, search: Search, page: Files) -> int:
     if found.run is None or found.stable is None:
         print(f"The search was interrupted after {len(found.probes)} probes.", file=sys.stderr)
         return INTERRUPTED
-    stable, run = found.stable, found.run
-    if page is not None:
-        text = stable_page(stable, run, wanted=search.wanted, secrets=found.secrets)
-        write_bytes(page, text.encode())
-    print_stable(stable, run, wanted=search.wanted, secrets=found.secrets)
-    if page is not None:
-        print(f"wrote {page}")
+    stable, run, console = found.stable, found.run, console_beside(page)
+    try:
+        if page.html is not None:
+            text = stable_page(stable, run, wanted=search.wanted, secrets=found.secrets)
+            write_bytes(page.html, text.encode())
+    finally:
+        print_stable(stable, run, wanted=search.wanted, secrets=found.secrets, console=console)
+    tell_written(page, console)
     return stable_code(stable)
 
 
@@ -89,7 +92,7 @@ def run_sweep(url: str, settings: dict[str, Any]) -> int:
     grid = Grid(profile, tuple(loads), tuple(server), how.server_command, how.server_timeout)
     folder = Path(report.output or SWEEP_FOLDER)
     page = _page(report, folder, "sweep.html")
-    swept = asyncio.run(sweep(url, grid, wanted, folder=folder, watch=_watch(report)))
+    swept = asyncio.run(sweep(url, grid, wanted, folder=folder, seen_by=_terminal(report)))
     return _tell_sweep(swept, page)
 
 
@@ -99,16 +102,19 @@ def _profile(how: GridOptions) -> Profile:
     return Trace(file=how.trace) if how.trace is not None else PROFILES[how.profile]()
 
 
-def _tell_sweep(swept: Swept, page: Path | None) -> int:
+def _tell_sweep(swept: Swept, page: Files) -> int:
+    console = console_beside(page)
     if swept.runs:
-        if page is not None:
-            text = sweep_page(swept.runs, secrets=swept.secrets)
-            write_bytes(page, text.encode())
-        print_sweep(swept.runs, secrets=swept.secrets)
+        try:
+            if page.html is not None:
+                text = sweep_page(swept.runs, secrets=swept.secrets)
+                write_bytes(page.html, text.encode())
+        finally:
+            print_sweep(swept.runs, secrets=swept.secrets, console=console)
     if swept.resumed:
-        print(f"{swept.resumed} of {swept.points} points had been measured before.")
-    if page is not None and swept.runs:
-        print(f"wrote {page}")
+        print(f"{swept.resumed} of {swept.points} points had been measured before.", file=console.file)
+    if swept.runs:
+        tell_written(page, console)
     missing = swept.points - len(swept.runs)
     if swept.failed:
         print(f"headway: {swept.failed} The same command goes on with {missing} points.", file=sys.stderr)
@@ -120,15 +126,23 @@ def _tell_sweep(swept: Swept, page: Path | None) -> int:
     return Word.CLIENT_LIMITED.exit_code if limited else 0
 
 
-def _page(report: ReportOptions, folder: Path | None, name: str) -> Path | None:
+def _page(report: ReportOptions, folder: Path | None, name: str) -> Files:
     """Where the report goes, known to be writable before hours are measured."""
-    page = Path(report.html) if report.html else folder / name if folder is not None else None
-    Files(html=page).check()
+    page = Files(html=Path(report.html) if report.html else folder / name if folder is not None else None)
+    page.check()
     return page
 
 
-def _watch(report: ReportOptions) -> Any:
-    def watch(what: str, told: Load) -> AbstractContextManager[OnProgress | None]:
-        return watched(what, told, quiet=report.quiet)
+def _terminal(report: ReportOptions) -> Audience:
+    """What a person sees meanwhile."""
 
-    return watch
+    def watch(what: str, load: Load) -> AbstractContextManager[OnProgress | None]:
+        return watched(what, load, quiet=report.quiet)
+
+    def wait(words: str) -> AbstractContextManager[None]:
+        return waiting(words, quiet=report.quiet)
+
+    def warn(words: str) -> None:
+        print(f"headway: {words}", file=sys.stderr)
+
+    return Audience(watch, wait, warn)

@@ -18,7 +18,7 @@ def ask_of(url: str, server: ServerOptions, promise: PromiseOptions) -> Ask:
     headers = dict(_pair(text, "--header") for text in server.header)
     if server.api_key and not any(name.lower() == "authorization" for name in headers):
         headers["Authorization"] = f"Bearer {server.api_key}"
-    keys = dict(_pair(text, "--tenant-key") for text in server.tenant_key)
+    keys = keys_of_tenants(server)
     return Ask(
         address=address,
         model=server.model or "",
@@ -35,6 +35,16 @@ def ask_of(url: str, server: ServerOptions, promise: PromiseOptions) -> Ask:
     )
 
 
+def keys_of_tenants(server: ServerOptions) -> dict[str, str]:
+    """By name of the tenant. Raises `InvalidPlan`."""
+    pairs = [_pair(text, "--tenant-key") for text in server.tenant_key]
+    keys = dict(pairs)
+    if len(keys) < len(pairs):
+        twice = next(name for name in keys if sum(name == other for other, _ in pairs) > 1)
+        raise InvalidPlan(f"--tenant-key {twice} is given twice. A tenant has one key.")
+    return keys
+
+
 def _pair(text: str, flag: str) -> tuple[str, str]:
     """NAME=VALUE; of a header NAME: VALUE as well. The value is not shown: it may be a key."""
     for sign in "=:":
@@ -48,9 +58,9 @@ def _extra(text: str | None) -> dict[str, Any]:
     if text is None:
         return {}
     try:
-        told = msgspec.json.decode(text)
+        fields = msgspec.json.decode(text)
     except msgspec.DecodeError as error:
         raise InvalidPlan(f"--extra-body is no JSON: {error}. Write an object such as '{{\"top_p\": 0.9}}'.") from None
-    if not isinstance(told, dict):
+    if not isinstance(fields, dict):
         raise InvalidPlan("--extra-body must be a JSON object such as '{\"top_p\": 0.9}'.")
-    return told
+    return fields

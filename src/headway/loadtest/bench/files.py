@@ -1,20 +1,25 @@
-"""A result's files: JSON, CSV and HTML. Each is whole or absent: it is written beside and then put in its place."""
+"""A result's files: JSON, CSV and HTML."""
 
 from __future__ import annotations
 
-import os
-from collections.abc import Callable, Collection
+import io
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import BinaryIO
 
+from headway.loadtest.bench.outputs import Write, check_apart, check_output, is_stdout, write_output
 from headway.loadtest.bench.tester import Result
 from headway.loadtest.errors import InvalidPlan, ResultFailed
 from headway.loadtest.record import Record
-from headway.loadtest.report.csv_file import load_records, save_records
+from headway.loadtest.report import csv_file, json_file
+from headway.loadtest.report.csv_file import load_records, write_records
 from headway.loadtest.report.json_file import load_run, run_bytes
 from headway.loadtest.result import Run
 
 STEM = "run"
+# As `report.page` has it; named here so that a command without a page needs none of what draws one.
+_PAGE_SIGN = b'<meta name="generator" content="headway bench">'
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,14 +34,28 @@ class Files:
     def paths(self) -> list[Path]:
         return [path for path in (self.json, self.csv, self.html) if path is not None]
 
+    @property
+    def on_stdout(self) -> bool:
+        """Whether one comes out where reports are printed."""
+        return any(map(is_stdout, self.paths))
+
     def check(self) -> None:
-        """Before a load is made for hours: raises InvalidPlan where one of them could not be written."""
-        for path in self.paths:
-            if path.is_dir():
-                raise InvalidPlan(f"{path} is a folder; a file's name is needed.")
-            new_folder(path.parent)
-            if not os.access(path.parent, os.W_OK):
-                raise InvalidPlan(f"{path.parent}: nothing can be written there.")
+        """Before a load is made for hours: raises InvalidPlan where one of them could not be written, two are the same,
+        or something else than a result would be overwritten.
+        """
+        check_apart(self.paths)
+        of_each: tuple[tuple[Path | None, Callable[[bytes], bool], str], ...] = (
+            (self.json, json_file.is_run, "JSON"),
+            (self.csv, csv_file.is_records, "CSV"),
+            (self.html, _is_page, "page"),
+        )
+        for path, is_ours, what in of_each:
+            if path is not None:
+                check_output(path, is_ours, what)
+
+
+def _is_page(head: bytes) -> bool:
+    return _PAGE_SIGN in head
 
 
 def in_folder(folder: Path) -> Files:
@@ -47,48 +66,47 @@ def in_folder(folder: Path) -> Files:
     return files
 
 
-def new_folder(folder: Path) -> None:
-    """Raises InvalidPlan where it cannot be."""
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise InvalidPlan(f"{folder}: this folder cannot be made: {error.strerror or error}") from None
-
-
 def save(result: Result, files: Files, *, rivals: Collection[str] = ()) -> None:
-    """Write them. The JSON comes last: where it is, the others are as well."""
-    if files.csv is not None:
-        replace_file(files.csv, lambda path: save_records(path, result.records, secrets=result.secrets))
-    if files.html is not None:
-        from headway.loadtest.report.html import run_page
+    """Write them; one that cannot be written costs no other. The JSON comes last: where it is, the others were tried.
 
-        page = run_page(result.run, result.records, rivals=tuple(rivals), secrets=result.secrets)
-        write_bytes(files.html, page.encode())
+    Raises InvalidPlan for the first that could not be written.
+    """
+    to_write: list[tuple[Path, Write]] = []
+    if files.csv is not None:
+        to_write.append((files.csv, lambda out: _write_csv(out, result.records, result.secrets)))
+    if files.html is not None:
+        to_write.append((files.html, lambda out: out.write(_page(result, rivals))))
     if files.json is not None:
-        write_bytes(files.json, run_bytes(result.run, secrets=result.secrets))
+        to_write.append((files.json, lambda out: out.write(run_bytes(result.run, secrets=result.secrets))))
+    failures = []
+    for path, write in to_write:
+        try:
+            write_output(path, write)
+        except InvalidPlan as error:
+            failures.append(error)
+    if failures:
+        raise failures[0]
 
 
 def save_records_of(failed: ResultFailed, files: Files) -> None:
     """What is left of a run whose figures could not be made: its requests, as CSV."""
     if files.csv is not None:
-        replace_file(files.csv, lambda path: save_records(path, failed.records, secrets=failed.secrets))
+        write_output(files.csv, lambda out: _write_csv(out, failed.records, failed.secrets))
 
 
-def write_bytes(path: Path, content: bytes) -> None:
-    """All of it or nothing."""
-    replace_file(path, lambda beside: beside.write_bytes(content))
+def _page(result: Result, rivals: Collection[str]) -> bytes:
+    from headway.loadtest.report.html import run_page
+
+    return run_page(result.run, result.records, rivals=tuple(rivals), secrets=result.secrets).encode()
 
 
-def replace_file(path: Path, write: Callable[[Path], object]) -> None:
-    """`write` is given a name beside `path`, which then takes the place of `path`."""
-    beside = path.with_name(f".{path.name}.new")
+def _write_csv(out: BinaryIO, records: Sequence[Record], secrets: Collection[str]) -> None:
+    text = io.TextIOWrapper(out, encoding="utf-8", errors="backslashreplace", newline="", write_through=True)
     try:
-        write(beside)
-        beside.replace(path)
-    except OSError as error:
-        raise InvalidPlan(f"{path} cannot be written: {error.strerror or error}") from None
+        write_records(text, records, secrets=secrets)
+        text.flush()
     finally:
-        beside.unlink(missing_ok=True)
+        text.detach()
 
 
 def read(path: Path) -> tuple[Run, list[Record]]:

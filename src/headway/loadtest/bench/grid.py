@@ -31,7 +31,7 @@ class Axis:
 
 
 @dataclass(frozen=True, slots=True)
-class Point:
+class GridPoint:
     """One combination. `server` are its settings of the server."""
 
     number: int
@@ -70,7 +70,7 @@ def usual_axis(profile: Profile) -> Axis:
     raise InvalidPlan(f"What is to be varied in the profile {name_of(profile)}? Give --vary NAME=V1,V2 or --setting.")
 
 
-def points(profile: Profile, options: Options, loads: Sequence[Axis], server: Sequence[Axis]) -> list[Point]:
+def points(profile: Profile, options: Options, loads: Sequence[Axis], server: Sequence[Axis]) -> list[GridPoint]:
     """Settings of the server change slowest: each costs a restart, or what it has cached. Raises InvalidPlan."""
     count = 1
     for axis in (*loads, *server):
@@ -86,7 +86,7 @@ def points(profile: Profile, options: Options, loads: Sequence[Axis], server: Se
         changed, mine = profile, options
         for name, value in changes.items():
             changed, mine = _changed(changed, mine, name, value)
-        made.append(Point(number, label, changed, mine, settings))
+        made.append(GridPoint(number, label, changed, mine, settings))
     return made
 
 

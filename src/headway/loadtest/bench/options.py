@@ -133,8 +133,10 @@ class ClientOptions:
     processes: Annotated[int, Setting("Client processes; more when one core is not enough.", "Client", 1, 64)] = 1
     timeout: Annotated[float, Setting("Seconds that a request may take.", "Client", 0.001, DAY_S)] = 600.0
     drain: Annotated[
-        float, Setting("Seconds to wait for what is under way when the load is over.", "Client", 0, DAY_S)
-    ] = 60.0
+        float | None,
+        Setting("Seconds to wait for what is under way when the load is over.", "Client", 0, DAY_S,
+                default="--timeout: the last request may take as long as the first"),
+    ] = None  # fmt: skip
     respect_retry_after: Annotated[bool, Setting("Send a refused request again when the server says.", "Client")] = (
         False
     )

@@ -21,7 +21,7 @@ from headway.loadtest.bench.options import (
     WindowOptions,
     name_of,
 )
-from headway.loadtest.bench.texts import Asked, asked, kind_of, shares_of, source_items
+from headway.loadtest.bench.texts import Asked, asked, kind_of, shares_of, source_items, tenants_of
 from headway.loadtest.errors import InvalidPlan
 from headway.loadtest.result import Load
 from headway.loadtest.runner.plan import ClosedLoad, OpenLoad
@@ -63,11 +63,12 @@ class Offered:
     """A load that can be made, and how a report tells it."""
 
     load: OpenLoad | ClosedLoad
-    told: Load
+    described: Load
     items: Callable[[], Iterator[Item]]  # in order, for whoever wants to look at them first
     percentile: float = PERCENTILE  # the highest that the run is for
     bursts_s: tuple[tuple[float, float], ...] = ()
     until_degraded: bool = False  # ends once service has clearly degraded
+    tenants: frozenset[str] = frozenset()  # that requests may be of; "" is nobody
 
 
 @dataclass(frozen=True, slots=True)
@@ -172,8 +173,9 @@ def _closed(profile: Any, lasts: Extent, terms: Terms) -> Offered:
         load, settings[LENGTH] = _until_enough(load, percentile_of(profile, terms.window), terms.window)
     return Offered(
         load,
-        _told(profile, "closed", description, lasts, settings, concurrency=profile.concurrency),
+        _described(profile, "closed", description, lasts, settings, concurrency=profile.concurrency),
         made,
+        tenants=found.tenants,
     )
 
 
@@ -229,8 +231,9 @@ def _open(profile: Profile, process: Arrivals, lasts: Extent, settings: dict[str
     description = f"{process.description}; {found.description}"
     return Offered(
         OpenLoad(partial(schedule, process, found.source, lasts.stop, lasts.seed)),
-        _told(profile, "open", description, lasts, settings, rate=process.peak_rate),
+        _described(profile, "open", description, lasts, settings, rate=process.peak_rate),
         source_items(found.source, lasts.seed),
+        tenants=found.tenants,
     )
 
 
@@ -248,7 +251,7 @@ def _ramp(profile: Ramp, terms: Terms) -> Offered:
         extent(terms.window, 2 * DURATION_S, whole=True), duration_s=terms.window.duration or 2 * DURATION_S
     )
     assert lasts.duration_s is not None
-    process = arrivals.Ramp(profile.start_rate, profile.end_rate, lasts.duration_s, profile.steps)
+    process = arrivals.RisingRate(profile.start_rate, profile.end_rate, lasts.duration_s, profile.steps)
     return replace(_open(profile, process, lasts, {}, terms), until_degraded=profile.until_degraded)
 
 
@@ -319,14 +322,14 @@ def _trace(profile: Trace, terms: Terms) -> Offered:
         "time scale": f"{profile.time_scale:g}",
         "slice": f"from {profile.start:g} s" + (f" for {cut.duration_s:g} s" if cut.duration_s is not None else ""),
     }
-    told = _told(profile, "open", trace.description, lasts, settings, rate=rate)
-    return Offered(OpenLoad(made), told, made.items)
+    described = _described(profile, "open", trace.description, lasts, settings, rate=rate)
+    return Offered(OpenLoad(made), described, made.items, tenants=tenants_of(made.items(), text))
 
 
 # -- in words ----------------------------------------------------------------------------------------------------------
 
 
-def _told(
+def _described(
     profile: Profile,
     loop: str,
     description: str,

@@ -75,12 +75,12 @@ class ServerCount:
             answer = channel.post(f"{self.ask.address.root}/tokenize", body, {"content-type": "application/json"})
         except OSError as error:
             raise Rejected(f"The server's /tokenize cannot be asked: {error}. Use --tokenizer PATH or none.") from None
-        told = answer.json if answer.status == 200 else None
-        if isinstance(told, dict):
-            if isinstance(told.get("count"), int):
-                return int(told["count"])
-            if isinstance(told.get("tokens"), list):
-                return len(told["tokens"])
+        reply = answer.json if answer.status == 200 else None
+        if isinstance(reply, dict):
+            if isinstance(reply.get("count"), int):
+                return int(reply["count"])
+            if isinstance(reply.get("tokens"), list):
+                return len(reply["tokens"])
         raise Rejected(f"The server's /tokenize answers {answer.status}. Use --tokenizer PATH or none.")
 
 
@@ -130,8 +130,8 @@ def ruler_for(ask: Ask, tls: Tls, tokenizer: str | None, *, words: bool) -> tupl
             count = None  # every prompt would have to be counted, again and again, while the server is measured
     if count is None:
         calibration = calibrated(ask, tls)
-        told = f"words calibrated on {calibration.samples} answers" if calibration.samples else "words, uncalibrated"
-        return calibration, told
+        by = f"words calibrated on {calibration.samples} answers" if calibration.samples else "words, uncalibrated"
+        return calibration, by
     overhead = _overhead(ask, tls, count)
     by = "the server's /tokenize" if isinstance(count, ServerCount) else Path(count.path).name
     return Counted(count, overhead), f"{by}, and {overhead} tokens around each text"
@@ -168,7 +168,7 @@ def input_tokens_of(ask: Ask, tls: Tls, text: str) -> int | None:
         return None
     finally:
         channel.close()
-    told = answer.json if answer.status == 200 else None
-    usage = told.get("usage") if isinstance(told, dict) else None
+    body = answer.json if answer.status == 200 else None
+    usage = body.get("usage") if isinstance(body, dict) else None
     tokens = usage.get("prompt_tokens") if isinstance(usage, dict) else None
     return tokens if isinstance(tokens, int) and 0 < tokens < 2**31 else None

@@ -3,20 +3,22 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
+from itertools import count
 from pathlib import Path
 
 import msgspec
 
-from headway.loadtest.bench.files import Files, save, write_bytes
+from headway.loadtest.bench.files import Files, save, save_records_of
 from headway.loadtest.bench.options import Concurrency, Options, Rate
-from headway.loadtest.bench.several import Folder, Watch, told
+from headway.loadtest.bench.outputs import write_bytes
+from headway.loadtest.bench.several import ASKING, Audience, Folder, asked_facts, unreadable
 from headway.loadtest.bench.tester import Result, Tester, new_text_seed
-from headway.loadtest.errors import InvalidPlan
+from headway.loadtest.errors import InvalidPlan, ResultFailed
 from headway.loadtest.probe import Bound, Probe, probe_of
 from headway.loadtest.redact import Redactor
-from headway.loadtest.report.json_file import load_run
+from headway.loadtest.report.json_file import ReportError, load_run
 from headway.loadtest.result import Run
-from headway.loadtest.stable import Ask, Search, Stable, next_step
+from headway.loadtest.stable import NextProbe, Search, Stable, next_step
 
 WARMUP_S, COOLDOWN_S = 10.0, 2.0  # of a probe, unless its window is short
 KIND = "stable"
@@ -44,27 +46,34 @@ class Found:
         return self.stable is None
 
 
-async def find_stable(url: str, wanted: Wanted, options: Options, *, folder: Path | None, watch: Watch) -> Found:
+async def find_stable(url: str, wanted: Wanted, options: Options, *, folder: Path | None, seen_by: Audience) -> Found:
     """Search. With a `folder`, probes are kept there and not made again. Raises `LoadTestError`."""
     promise = options.promise
     if promise.slo_ttft is promise.slo_itl is promise.slo_e2e is None:
         raise InvalidPlan(
             "A stable region is one in which promises hold: give at least one of --slo-ttft, --slo-itl, --slo-e2e."
         )
-    kept = None if folder is None else Folder(folder, KIND, told(url, wanted.by, options, _facts(wanted.search)))
-    probes, run = _earlier(kept)
-    tester = await Tester.meet(url, options)
-    while isinstance(step := next_step(wanted.search, probes), Ask):
-        number = len(probes) + 1
-        result = await _probe(tester, wanted, step, number, watch)
+    kept = None if folder is None else Folder(folder, KIND, asked_facts(url, wanted.by, options, _facts(wanted.search)))
+    earlier = _earlier(kept, seen_by)
+    probes, run = [probe for probe, _ in earlier.values()], next((one for _, one in reversed(earlier.values())), None)
+    numbers = (number for number in count(1) if number not in earlier)
+    with seen_by.wait(ASKING):
+        tester = await Tester.meet(url, options)
+    while isinstance(step := next_step(wanted.search, probes), NextProbe):
+        number = next(numbers)
+        try:
+            result = await _probe(tester, wanted, step, number, seen_by)
+        except ResultFailed as failed:
+            if kept is not None:
+                save_records_of(failed, _files(kept, number))
+            raise
         run = result.run
         if run.interrupted:
             return Found(None, probes, run, tester.secrets)
         probes.append(probe_of(run, step.load))
         if kept is not None:
-            name = f"probe-{number:03}"
-            save(result, Files(csv=kept.path / f"{name}.csv", json=kept.path / f"{name}.run.json"))
-            write_bytes(kept.path / f"{name}.json", msgspec.json.encode(probes[-1]))
+            save(result, _files(kept, number))
+            write_bytes(_path(kept, number), msgspec.json.encode(probes[-1]))
     if step.bound == Bound.CLIENT.value:  # that load broke this machine, not the server: its border was not found
         step = msgspec.structs.replace(step, breaks_at=None, tolerance=None)
     if kept is not None:
@@ -73,7 +82,7 @@ async def find_stable(url: str, wanted: Wanted, options: Options, *, folder: Pat
     return Found(step, probes, run, tester.secrets)
 
 
-async def _probe(tester: Tester, wanted: Wanted, step: Ask, number: int, watch: Watch) -> Result:
+async def _probe(tester: Tester, wanted: Wanted, step: NextProbe, number: int, seen_by: Audience) -> Result:
     options = tester.options
     window = options.window
     warmup_s = min(WARMUP_S, step.window_s / 3) if window.warmup is None else window.warmup
@@ -96,7 +105,7 @@ async def _probe(tester: Tester, wanted: Wanted, step: Ask, number: int, watch: 
     )
     offered = await tester.offer(profile, mine)
     unit = "at a time" if wanted.search.whole else "req/s"
-    with watch(f"probe {number}: {step.load:g} {unit}", offered.told) as on_progress:
+    with seen_by.watch(f"probe {number}: {step.load:g} {unit}", offered.described) as on_progress:
         text_seed = new_text_seed(options, number)
         return await tester.measure(offered, mine, text_seed=text_seed, on_progress=on_progress)
 
@@ -107,14 +116,35 @@ def _facts(search: Search) -> dict[str, object]:
     return {f"search {name}": getattr(search, name) for name in names} | {"good": search.wanted.good_ratio}
 
 
-def _earlier(kept: Folder | None) -> tuple[list[Probe], Run | None]:
-    """The probes that a search made before it was broken off, and the run of the last."""
-    probes: list[Probe] = []
-    run = None
-    while kept is not None and (path := kept.path / f"probe-{len(probes) + 1:03}.json").exists():
+def _path(kept: Folder, number: int) -> Path:
+    return kept.path / f"probe-{number:03}.json"
+
+
+def _files(kept: Folder, number: int) -> Files:
+    """Of the probe's run."""
+    path = _path(kept, number)
+    return Files(csv=path.with_suffix(".csv"), json=path.with_suffix(".run.json"))
+
+
+def _earlier(kept: Folder | None, seen_by: Audience) -> dict[int, tuple[Probe, Run]]:
+    """By number: the probes that a search made before it was broken off, and their runs. The next step follows from the
+    probes alone, so one that cannot be read is only made again where it is still needed.
+    """
+    found: dict[int, tuple[Probe, Run]] = {}
+    paths = sorted(kept.path.glob("probe-*.json")) if kept is not None else []
+    for path in paths:
+        number = path.stem.removeprefix("probe-")
+        if not number.isdecimal():  # `.run.json`
+            continue
         try:
-            probes.append(msgspec.json.decode(path.read_bytes(), type=Probe))
-        except msgspec.DecodeError as error:
-            raise InvalidPlan(f"{path} cannot be read: {error}. Remove it, and it is measured again.") from None
-        run = load_run(path.with_suffix(".run.json"))
-    return probes, run
+            found[int(number)] = (_read_probe(path), load_run(path.with_suffix(".run.json")))
+        except ReportError as error:
+            seen_by.warn(f"{unreadable(error)} So probe {int(number)} is made again, if it is still needed.")
+    return found
+
+
+def _read_probe(path: Path) -> Probe:
+    try:
+        return msgspec.json.decode(path.read_bytes(), type=Probe)
+    except (OSError, msgspec.DecodeError, UnicodeDecodeError) as error:
+        raise ReportError(f"{path} cannot be read: {error}.") from None

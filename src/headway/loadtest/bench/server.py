@@ -43,8 +43,8 @@ class Live:
         """Raises `Rejected` when the server does not take one of them. Blocks."""
         wanted = {name.replace("-", "_"): _number(value) for name, value in settings.items()}
         if not self._before:
-            told = self._call("GET", "config", None)
-            self._before = {name: told[name] for name in wanted if name in told}
+            body = self._call("GET", "config", None)
+            self._before = {name: body[name] for name in wanted if name in body}
         self._call("POST", "reconfigure", wanted)
 
     def restore(self) -> None:
@@ -62,10 +62,10 @@ class Live:
             raise Unreachable(f"{address.authority}{path} cannot be asked: {error}") from None
         finally:
             channel.close()
-        told = answer.json
-        if answer.status == 200 and isinstance(told, dict):
-            return told
-        refused = told.get("error") if isinstance(told, dict) else None
+        body = answer.json
+        if answer.status == 200 and isinstance(body, dict):
+            return body
+        refused = body.get("error") if isinstance(body, dict) else None
         words = refused.get("message") if isinstance(refused, dict) else f"HTTP {answer.status}"
         raise Rejected(
             f"The server does not take these settings while it runs: {words} Only headway has {path}; "

@@ -5,24 +5,41 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import msgspec
 
-from headway.loadtest.bench.files import new_folder, write_bytes
 from headway.loadtest.bench.options import Options, Profile, name_of
+from headway.loadtest.bench.outputs import new_folder, write_bytes
 from headway.loadtest.bench.tester import OnProgress
 from headway.loadtest.errors import InvalidPlan
 from headway.loadtest.redact import Redactor, is_secret_name
+from headway.loadtest.report.json_file import AGAIN, ReportError
 from headway.loadtest.result import Load
 
-VERSION = 1
+VERSION = 2  # changes with the meaning of what is kept: figures of two meanings are not put side by side
 # Where nothing about a figure changes, another value may be given when a sweep goes on.
 FREE = frozenset({"api_key", "header", "tenant_key", "insecure", "ca"})
 
-# Called with what is measured next, in words, and its load; gives what is told of progress meanwhile.
-Watch = Callable[[str, Load], AbstractContextManager[OnProgress | None]]
+ASKING = "asking the server…"
+
+
+@dataclass(frozen=True, slots=True)
+class Audience:
+    """Who sees how a sweep or a search goes on."""
+
+    # Called with what is measured next, in words, and its load; gives what is told of progress meanwhile.
+    watch: Callable[[str, Load], AbstractContextManager[OnProgress | None]]
+    # Called with what is waited for, and entered for as long as that takes.
+    wait: Callable[[str], AbstractContextManager[None]]
+    warn: Callable[[str], None]  # called with what is odd and stops nothing
+
+
+def unreadable(error: ReportError) -> str:
+    """Why a kept result cannot be read, without the advice: it does not end what it is part of."""
+    return str(error).removesuffix(AGAIN).rstrip()
 
 
 class Manifest(msgspec.Struct):
@@ -63,7 +80,7 @@ class Folder:
             raise InvalidPlan(f"{self.path} is of another {kind}: {changed}. Give another --output, or ask the same.")
 
 
-def told(url: str, profile: Profile, options: Options, further: Mapping[str, object]) -> dict[str, str]:
+def asked_facts(url: str, profile: Profile, options: Options, further: Mapping[str, object]) -> dict[str, str]:
     """Everything that decides what is measured, fit to be written to a file."""
     facts: dict[str, object] = {"url": url, "profile": name_of(profile)}
     parts = (profile, options.server, options.window, options.promise, options.text, options.client)

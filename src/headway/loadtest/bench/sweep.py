@@ -9,15 +9,15 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from headway.loadtest.bench.ask import ask_of
-from headway.loadtest.bench.files import Files, save
-from headway.loadtest.bench.grid import Axis, Point, points
+from headway.loadtest.bench.files import Files, save, save_records_of
+from headway.loadtest.bench.grid import Axis, GridPoint, points
 from headway.loadtest.bench.options import Options, Profile
 from headway.loadtest.bench.server import READY_S, Live, check_command, command, started
-from headway.loadtest.bench.several import Folder, Watch, told
+from headway.loadtest.bench.several import ASKING, Audience, Folder, asked_facts, unreadable
 from headway.loadtest.bench.tester import Result, Tester, new_text_seed, secrets_of
 from headway.loadtest.client.address import Tls
-from headway.loadtest.errors import LoadTestError
-from headway.loadtest.report.json_file import load_run
+from headway.loadtest.errors import LoadTestError, ResultFailed
+from headway.loadtest.report.json_file import ReportError, load_run
 from headway.loadtest.result import Run
 
 KIND = "sweep"
@@ -46,30 +46,34 @@ class Swept:
     failed: str = ""  # why it did not come to its end; what was measured before is not lost
 
 
-async def sweep(url: str, grid: Grid, options: Options, *, folder: Path, watch: Watch) -> Swept:
-    """Measure what is not there yet. Raises `LoadTestError` when nothing could be measured."""
+async def sweep(url: str, grid: Grid, options: Options, *, folder: Path, seen_by: Audience) -> Swept:
+    """Measure what is not there yet, or cannot be read. Raises `LoadTestError` when nothing could be measured."""
     todo = points(grid.profile, options, grid.loads, grid.server)
     if grid.server_command is not None:
         check_command(grid.server_command, [axis.name for axis in grid.server])
     ask = ask_of(url, options.server, options.promise)
     redact, secrets = ask.redactor().line, secrets_of(ask)
     varied = {axis.name: ",".join(axis.values) for axis in (*grid.loads, *grid.server)}
-    kept = Folder(folder, KIND, told(url, grid.profile, options, {"vary": varied, "command": grid.server_command}))
+    kept = Folder(
+        folder, KIND, asked_facts(url, grid.profile, options, {"vary": varied, "command": grid.server_command})
+    )
     runs: list[tuple[str, Run]] = []
     resumed = 0
     async with contextlib.AsyncExitStack() as stack:
-        servers = _Servers(url, grid, options, folder / "server.log")
+        servers = _Servers(url, grid, options, folder / "server.log", seen_by)
         stack.push_async_callback(servers.close)
         for point in todo:
             files = Files(csv=kept.path / f"{point.file}.csv", json=kept.path / f"{point.file}.json")
-            if files.json is not None and files.json.exists():
-                runs.append((point.label, load_run(files.json)))
+            if (run := _kept(files, point, seen_by)) is not None:
+                runs.append((point.label, run))
                 resumed += 1
                 continue
             try:
                 tester = await servers.at(point)
-                result = await _measured(tester, point, len(todo), watch)
+                result = await _measured(tester, point, len(todo), seen_by)
             except LoadTestError as error:
+                if isinstance(error, ResultFailed):
+                    save_records_of(error, files)
                 if not runs:
                     raise
                 failed = f"{point.label}: {error}"
@@ -82,15 +86,26 @@ async def sweep(url: str, grid: Grid, options: Options, *, folder: Path, watch: 
     return Swept(runs, len(todo), resumed, secrets)
 
 
-async def _measured(tester: Tester, point: Point, of: int, watch: Watch) -> Result:
+def _kept(files: Files, point: GridPoint, seen_by: Audience) -> Run | None:
+    """The run of a point that was measured before; None where it is to be measured."""
+    if files.json is None or not files.json.exists():
+        return None
+    try:
+        return load_run(files.json)
+    except ReportError as error:
+        seen_by.warn(f"{unreadable(error)} So {point.label} is measured again.")
+        return None
+
+
+async def _measured(tester: Tester, point: GridPoint, of: int, seen_by: Audience) -> Result:
     """Points are compared, so times and lengths are the same for all; texts are not, or a cache would know them."""
     offered = await tester.offer(point.profile)
-    with watch(f"{point.number} of {of}: {point.label}", offered.told) as on_progress:
+    with seen_by.watch(f"{point.number} of {of}: {point.label}", offered.described) as on_progress:
         text_seed = new_text_seed(point.options, point.number)
         return await tester.measure(offered, text_seed=text_seed, on_progress=on_progress)
 
 
-def _tell_settings(run: Run, point: Point, redact: Callable[[str], str]) -> None:
+def _tell_settings(run: Run, point: GridPoint, redact: Callable[[str], str]) -> None:
     for name, value in point.server.items():
         run.environment.flags[name.replace("-", "_")] = redact(value)
     run.load.settings["point"] = redact(point.label)
@@ -99,28 +114,32 @@ def _tell_settings(run: Run, point: Point, redact: Callable[[str], str]) -> None
 class _Servers:
     """The server as each point wants it."""
 
-    def __init__(self, url: str, grid: Grid, options: Options, log: Path) -> None:
+    def __init__(self, url: str, grid: Grid, options: Options, log: Path, seen_by: Audience) -> None:
         self._url = url
         self._grid = grid
         self._ask = ask_of(url, options.server, options.promise)
         self._tls = Tls(verify=not options.server.insecure, ca_file=options.server.ca)
         self._log = log
+        self._seen_by = seen_by
         self._live: Live | None = None
         self._stack: contextlib.AsyncExitStack | None = None  # of the server that was started
         self._settings: dict[str, str] | None = None  # that the server has
 
-    async def at(self, point: Point) -> Tester:
+    async def at(self, point: GridPoint) -> Tester:
         if self._settings != dict(point.server):
             await self._change(point)
-        return await Tester.meet(self._url, point.options)
+        with self._seen_by.wait(ASKING):
+            return await Tester.meet(self._url, point.options)
 
-    async def _change(self, point: Point) -> None:
+    async def _change(self, point: GridPoint) -> None:
         self._settings = None
         if self._grid.server_command is not None:
             await self._stop()
             words = command(self._grid.server_command, point.server)
             self._stack = contextlib.AsyncExitStack()
-            await self._stack.enter_async_context(started(words, self._ask, self._tls, self._log, self._grid.ready_s))
+            server = started(words, self._ask, self._tls, self._log, self._grid.ready_s)
+            with self._seen_by.wait(f"starting {words[0]}…"):
+                await self._stack.enter_async_context(server)
         elif point.server:
             self._live = self._live or Live(self._ask, self._tls)
             await asyncio.to_thread(self._live.change, point.server)

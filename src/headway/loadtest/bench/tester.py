@@ -8,12 +8,12 @@ from __future__ import annotations
 
 import asyncio
 import secrets as chance
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from dataclasses import dataclass, field, replace
 
 import msgspec
 
-from headway.loadtest.bench.ask import ask_of
+from headway.loadtest.bench.ask import ask_of, keys_of_tenants
 from headway.loadtest.bench.oom import out_of_memory
 from headway.loadtest.bench.options import Concurrency, Options, Profile, Ramp
 from headway.loadtest.bench.profiles import Offered, Terms, offer
@@ -32,7 +32,7 @@ from headway.loadtest.side.aside import aside
 from headway.loadtest.side.discover import Discovered, discover
 from headway.loadtest.side.noted import check_notes, note
 from headway.loadtest.summary import client_figures, summarise
-from headway.loadtest.table import Table, tabulate
+from headway.loadtest.table import RecordTable, tabulate
 from headway.loadtest.verdict import Tolerances, judge
 from headway.workload.tokens import Counted, Measure
 
@@ -110,6 +110,7 @@ class Tester:
         terms = Terms(options.window, options.text, self.ruler, self.max_model_len)
         offered = await asyncio.to_thread(offer, profile, terms)
         await asyncio.to_thread(self._check_lengths, offered)
+        check_tenants(keys_of_tenants(options.server), offered.tenants)
         return offered
 
     async def measure(
@@ -123,8 +124,8 @@ class Tester:
         """Make the load and say what came of it. `text_seed`: of the prompts' texts; by default `new_text_seed`."""
         options = options or self.options
         texts = self._texts(options, new_text_seed(options) if text_seed is None else text_seed)
-        settings = {**offered.told.settings, **self._settings(options, texts)}
-        told = msgspec.structs.replace(offered.told, settings=settings)
+        settings = {**offered.described.settings, **self._settings(options, texts)}
+        load = msgspec.structs.replace(offered.described, settings=settings)
         interval_s = options.client.scrape_interval or None
         plan = Plan(
             ask=self.ask,
@@ -141,7 +142,7 @@ class Tester:
         )
         measured = await runner.run(plan, on_progress=on_progress)
         try:
-            return await asyncio.to_thread(self._result, options, offered, told, measured)
+            return await asyncio.to_thread(self._result, options, offered, load, measured)
         except Exception as error:
             words = f"The load was made, and its figures could not be ({type(error).__name__}: {error})."
             raise ResultFailed(self.ask.redactor().line(words), measured.records, self.secrets) from error
@@ -205,18 +206,18 @@ class Tester:
 
     # -- afterwards ----------------------------------------------------------------------------------------------------
 
-    def _result(self, options: Options, offered: Offered, told: Load, measured: runner.Measured) -> Result:
+    def _result(self, options: Options, offered: Offered, load: Load, measured: runner.Measured) -> Result:
         table = tabulate(measured.records)
         slo = Slo(ttft_s=options.promise.slo_ttft, itl_s=options.promise.slo_itl, e2e_s=options.promise.slo_e2e)
         cut_short = measured.interrupted or bool(measured.ended_early) or bool(measured.degraded)
-        told, until_s = _as_far_as_it_came(told, table) if cut_short else (told, None)
+        load, until_s = _as_far_as_it_came(load, table) if cut_short else (load, None)
         if isinstance(offered.load, ClosedLoad) and offered.load.at_least and not cut_short:
-            told = _as_long_as_it_took(told, table)
-        told.settings.update(_remarks(table, measured, options))
-        summary = summarise(table, told, slo, elapsed_s=until_s, rival_tools=options.rivals, bursts_s=offered.bursts_s)
+            load = _as_long_as_it_took(load, table)
+        load.settings.update(_remarks(table, measured, options))
+        summary = summarise(table, load, slo, elapsed_s=until_s, rival_tools=options.rivals, bursts_s=offered.bursts_s)
         client = client_figures(
             table,
-            told,
+            load,
             summary.window_s,
             processes=measured.processes,
             cpu_ratio=measured.cpu_ratio,
@@ -228,7 +229,7 @@ class Tester:
             started_at=measured.started_at,
             elapsed_s=measured.elapsed_s,
             target=Target(url=address.url, endpoint=self.ask.endpoint, model=self.ask.model),
-            load=told,
+            load=load,
             slo=slo,
             environment=measured.environment,
             client=client,
@@ -237,7 +238,7 @@ class Tester:
                 table,
                 summary,
                 client,
-                told,
+                load,
                 Tolerances(percentile=offered.percentile),
                 interrupted=measured.interrupted or bool(measured.degraded),
                 ended_early=measured.ended_early,
@@ -248,6 +249,14 @@ class Tester:
             ended_early=measured.ended_early,
         )
         return Result(run, measured.records, self.secrets)
+
+
+def check_tenants(keyed: Collection[str], tenants: Collection[str]) -> None:
+    """A key that no request would carry is a mistake: raises InvalidPlan. `tenants`: of the load, "" for nobody."""
+    if unknown := sorted(set(keyed) - set(tenants)):
+        names = sorted(filter(None, tenants))
+        there = f"there are {', '.join(names[:8])}{', …' * (len(names) > 8)}" if names else "give --tenants"
+        raise InvalidPlan(f"--tenant-key {unknown[0]}: no request is of that tenant; {there}.")
 
 
 def secrets_of(ask: Ask) -> tuple[str, ...]:
@@ -266,27 +275,28 @@ def new_text_seed(options: Options, number: int = 0) -> int:
 
 def _limits(options: Options) -> Limits:
     client = options.client
-    return Limits(timeout_s=client.timeout, drain_s=client.drain, respect_retry_after=client.respect_retry_after)
+    drain_s = client.timeout if client.drain is None else client.drain
+    return Limits(timeout_s=client.timeout, drain_s=drain_s, respect_retry_after=client.respect_retry_after)
 
 
-def _as_far_as_it_came(told: Load, table: Table) -> tuple[Load, float]:
+def _as_far_as_it_came(load: Load, table: RecordTable) -> tuple[Load, float]:
     """A load that was ended early lasted until its last request was due. What is short has no edges to leave out."""
     times = table.timings.scheduled_ns
     until_s = float(times.max()) / 1e9 if len(times) else 0.0
     if len(times) > 1:
         until_s += (until_s - float(times.min()) / 1e9) / (len(times) - 1)
-    warmup_s = told.warmup_s if told.warmup_s < until_s else 0.0
-    return msgspec.structs.replace(told, warmup_s=warmup_s, cooldown_s=0.0), until_s
+    warmup_s = load.warmup_s if load.warmup_s < until_s else 0.0
+    return msgspec.structs.replace(load, warmup_s=warmup_s, cooldown_s=0.0), until_s
 
 
-def _as_long_as_it_took(told: Load, table: Table) -> Load:
+def _as_long_as_it_took(load: Load, table: RecordTable) -> Load:
     """Of a closed loop that went on until it had samples enough."""
     times = table.timings.scheduled_ns
     until_s = float(times.max()) / 1e9 if len(times) else 0.0
-    return msgspec.structs.replace(told, duration_s=max(told.duration_s or 0.0, until_s))
+    return msgspec.structs.replace(load, duration_s=max(load.duration_s or 0.0, until_s))
 
 
-def _remarks(table: Table, measured: runner.Measured, options: Options) -> dict[str, str]:
+def _remarks(table: RecordTable, measured: runner.Measured, options: Options) -> dict[str, str]:
     """What went otherwise than one would think."""
     remarks = {}
     if measured.notes:

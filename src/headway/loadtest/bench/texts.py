@@ -11,9 +11,10 @@ from typing import Literal
 from headway.loadtest.bench.options import TextOptions
 from headway.loadtest.bench.rulers import Local
 from headway.loadtest.client.address import Endpoint
-from headway.loadtest.client.request import Prompt
+from headway.loadtest.client.request import PromptContent
 from headway.loadtest.errors import InvalidPlan
 from headway.workload.datasets import Dataset, read_conversations, read_prompts
+from headway.workload.draws import stream
 from headway.workload.errors import WorkloadError
 from headway.workload.item import Item
 from headway.workload.lengths import Independent, parse_lengths
@@ -47,7 +48,7 @@ class Texts:
         """Of prompts made here whose length could not be made: index -> tokens too many or too few."""
         return self._off_by.get(_none_off)
 
-    def __call__(self, item: Item, index: int) -> Prompt:
+    def __call__(self, item: Item, index: int) -> PromptContent:
         prompt = self._source.get(self._make).make(item, index)
         if prompt.off_by:
             self._off_by.get(_none_off)[index] = prompt.off_by
@@ -78,6 +79,7 @@ class Asked:
 
     source: ItemSource
     description: str
+    tenants: frozenset[str]  # that requests may be of; "" is nobody
 
 
 def kind_of(prompts: str) -> Literal["words", "sample", "given"]:
@@ -96,21 +98,57 @@ def asked(options: TextOptions, measure: Measure, shares: tuple[Share, ...], req
     if kind_of(options.prompts) == "given":
         _check_nothing_shared(options)
         found = _read(options, measure, requests)
-        return Asked(Given(found.items, tenants=tenants), found.description)
-    prefix = None
-    if options.shared_prefix_tokens:
-        if options.unique_prefix:
-            raise InvalidPlan("--unique-prefix and --shared-prefix-tokens exclude each other.")
-        prefix = SharedPrefix(options.shared_prefix_tokens, options.shared_prefix_groups, options.shared_prefix_share)
-    source = Mix(shares, tenants, prefix)
-    return Asked(source, source.description)
+        return Asked(Given(found.items, tenants=tenants), found.description, tenants_of(found.items, options))
+    source = Mix(shares, tenants, _shared_prefix(options))
+    whole = _nothing_of_their_own(source)
+    return Asked(source, "; ".join(filter(None, (source.description, whole))), tenants_of((), options))
+
+
+def tenants_of(items: Iterable[Item], options: TextOptions) -> frozenset[str]:
+    """Their own, and those that are given to items of nobody."""
+    own = frozenset(item.tenant for item in items)
+    return own | frozenset(parse_tenants(options.tenants).known if options.tenants else ())
+
+
+def _shared_prefix(options: TextOptions) -> SharedPrefix | None:
+    usual = TextOptions()
+    if not options.shared_prefix_tokens:
+        for name in ("shared_prefix_groups", "shared_prefix_share"):
+            if getattr(options, name) != getattr(usual, name):
+                flag = name.replace("_", "-")
+                raise InvalidPlan(f"--{flag} says how beginnings are shared: give --shared-prefix-tokens as well.")
+        return None
+    if options.unique_prefix:
+        raise InvalidPlan("--unique-prefix and --shared-prefix-tokens exclude each other.")
+    if not options.shared_prefix_share:
+        raise InvalidPlan("With --shared-prefix-share 0 nothing is shared: leave --shared-prefix-tokens out.")
+    return SharedPrefix(options.shared_prefix_tokens, options.shared_prefix_groups, options.shared_prefix_share)
+
+
+def _nothing_of_their_own(source: Mix) -> str:
+    """How many of the prompts that share a beginning end before it does, in words: they are the same text over again.
+
+    Raises InvalidPlan when all of them do.
+    """
+    if source.prefix is None:
+        return ""
+    first = islice(source.items(stream(0, "items")), LOOKED_AT)
+    sharing = [item.input_tokens for item in first if item.prefix_blocks]
+    whole = sum(tokens <= source.prefix.tokens for tokens in sharing)
+    if whole and whole == len(sharing):
+        raise InvalidPlan(
+            f"--shared-prefix-tokens {source.prefix.tokens:,} leaves no prompt anything of its own: the longest has "
+            f"{max(sharing):,} tokens, so that all of a group would be the same text. Share fewer tokens, or ask for "
+            "longer prompts."
+        )
+    return f"{whole / len(sharing):.2g} of these end before it does, and are the same text" if whole else ""
 
 
 def shares_of(options: TextOptions, input_len: str, output_len: str) -> tuple[Share, ...]:
     """One kind of request, of the lengths that were asked for or else of these."""
-    put = parse_lengths(options.input_len or input_len, "--input-len")
-    out = parse_lengths(options.output_len or output_len, "--output-len")
-    return (Share("", 1.0, Independent(put, out)),)
+    inputs = parse_lengths(options.input_len or input_len, "--input-len")
+    outputs = parse_lengths(options.output_len or output_len, "--output-len")
+    return (Share("", 1.0, Independent(inputs, outputs)),)
 
 
 def longest(source: ItemSource, seed: int) -> Item | None:
@@ -122,7 +160,7 @@ def longest(source: ItemSource, seed: int) -> Item | None:
 def _check_nothing_shared(options: TextOptions) -> None:
     if options.input_len:
         raise InvalidPlan("--input-len means nothing for given prompts: they are as long as they are.")
-    if options.shared_prefix_tokens or options.unique_prefix:
+    if _shared_prefix(options) or options.unique_prefix:
         raise InvalidPlan("Given prompts are sent as they are: no --shared-prefix-tokens and no --unique-prefix.")
 
 

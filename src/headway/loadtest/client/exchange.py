@@ -128,7 +128,7 @@ class Exchange:
                 self._body += data
                 if len(self._body) > MAX_BODY_BYTES:
                     words = f"the answer is longer than {MAX_BODY_BYTES // 2**20} MB"
-                    self._end(Fate.SERVER_ERROR, words, now_ns)
+                    self._end(Fate.TOO_LONG, words, now_ns)
             return
         reading.feed(data, now_ns - self._client.zero_ns)
         if reading.failed or reading.done:
@@ -199,7 +199,7 @@ class Exchange:
         assert self.reading is not None
         self.reading.judge()
         if self.reading.failed:
-            self._end(Fate.SERVER_ERROR, self.reading.error, failed_ns or now_ns)
+            self._end(self.reading.fate, self.reading.error, failed_ns or now_ns)
         else:
             ended_ns = self.reading.heard_ns + self._client.zero_ns
             held = now_ns - ended_ns > GRACE_S * NS_PER_S

@@ -16,7 +16,8 @@ class Limits:
     # A stream that said all but [DONE] may stay open so long, and its connection so long after [DONE].
     linger_s: float = 2.0
     respect_retry_after: bool = False  # a refused request is sent again when it may
-    drain_s: float = 60.0  # after the last was sent; what has not ended then is CANCELLED
+    # After the last was sent; what has not ended then is CANCELLED. Less than `timeout_s`, and the last have less time.
+    drain_s: float = 600.0
     interrupted_drain_s: float = 5.0  # the same after Ctrl-C
     give_up_s: float = 20.0  # the run ends early when requests failed and none succeeded for so long
 

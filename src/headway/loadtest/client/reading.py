@@ -12,11 +12,15 @@ from typing import Annotated, Any
 import msgspec
 
 from headway.loadtest.client.shares import Shares, shares
-from headway.loadtest.record import Counted, Record
+from headway.loadtest.record import CountedBy, Fate, Record
 from headway.wire.sse import EventParser
 
 MAX_GAP_TOKENS = 65_535
 MAX_EVENT_BYTES = 16 * 1024 * 1024
+# A stream may have so many bytes, and so many for each token that was asked for where that is more: a chunk has some
+# hundred, with the probabilities of twenty other tokens some thousand.
+MAX_STREAM_BYTES = 64 * 1024 * 1024
+MAX_TOKEN_BYTES = 8 * 1024
 NOT_DONE = "the stream ended without [DONE]"
 CUT_OFF = "stream ended early: neither a finish reason nor [DONE]"
 
@@ -89,11 +93,13 @@ class Reading:
     """Feed it the body's bytes with the time they arrived; `judge` it if the body ended, `settle` it in any case."""
 
     __slots__ = (
+        "_bytes",
         "_choices",
         "_clean",
         "_counts",
         "_finish_reasons",
         "_last_ns",
+        "_most_bytes",
         "_open_bytes",
         "_owners",
         "_parser",
@@ -105,6 +111,7 @@ class Reading:
         "done",
         "error",
         "failed",
+        "fate",
         "heard_ns",
         "note",
     )
@@ -114,6 +121,8 @@ class Reading:
         self._choices = choices  # how many were asked for
         self._parser = EventParser()
         self._clean = False  # nothing of an event is in the parser: whole events may be read without it
+        self._bytes = 0  # of the whole stream
+        self._most_bytes = max(MAX_STREAM_BYTES, MAX_TOKEN_BYTES * record.asked_output_tokens * choices)
         self._open_bytes = 0  # of the event that is still arriving
         self._last_ns: dict[int, int] = {}  # by choice: when its last visible chunk came
         self._counts = array("q")  # the running usage that each visible chunk told, -1 where none
@@ -126,6 +135,7 @@ class Reading:
         self.done = False
         self.failed = False
         self.error = ""  # why it failed, or a note about what is merely odd
+        self.fate = Fate.OK  # what kind of end that is
         self.note = ""  # about a usage that makes no sense
         self.heard_ns = -1  # when the last chunk or [DONE] came: the end of a good answer
 
@@ -142,6 +152,10 @@ class Reading:
     def feed(self, data: bytes, now_ns: int) -> None:
         if self.done or self.failed:
             return
+        self._bytes += len(data)
+        if self._bytes > self._most_bytes:
+            self.fail(f"the stream is longer than {self._most_bytes // 2**20} MB", Fate.TOO_LONG)
+            return
         # Nearly always a read holds whole events of one line each. The parser's state is then what it was, so that
         # they can be taken at their line ends. The first read, which may begin with a byte-order mark, is not taken so.
         if self._clean and data.startswith(b"data: ") and data.endswith(b"\n\n") and b"\r" not in data:
@@ -153,7 +167,7 @@ class Reading:
         events_read = self._parser.feed(data)
         self._open_bytes = self._open_bytes + len(data) if self._parser.incomplete and not events_read else 0
         if self._open_bytes > MAX_EVENT_BYTES:
-            self.fail(f"an event is longer than {MAX_EVENT_BYTES // 2**20} MB")
+            self.fail(f"an event is longer than {MAX_EVENT_BYTES // 2**20} MB", Fate.TOO_LONG)
         for parsed in events_read:
             if parsed.event == "error":
                 self.fail(f"error event: {error_text(parsed.data)}")
@@ -161,10 +175,10 @@ class Reading:
                 self._event(parsed.data.encode(), now_ns)
         self._clean = data.endswith(b"\n\n")  # a blank line ended it: an event was dispatched, no field is pending
 
-    def fail(self, error: str) -> None:
+    def fail(self, error: str, fate: Fate = Fate.SERVER_ERROR) -> None:
         """The first reason is the one that is told."""
         if not self.failed:
-            self.failed, self.error = True, error
+            self.failed, self.error, self.fate = True, error, fate
 
     def _event(self, data: bytes, now_ns: int) -> None:
         if self.done or self.failed:
@@ -248,17 +262,17 @@ class Reading:
         total = None if usage is None else usage.completion_tokens
         if self._usage is None and self._usages > 1 and len(self._last_ns) > 1:
             total = None  # what came with the last chunk may be one choice's
-        self.share_out(total, Counted.USAGE)
+        self.share_out(total, CountedBy.USAGE)
 
-    def share_out(self, total: int | None, counted: Counted) -> None:
+    def share_out(self, total: int | None, counted: CountedBy) -> None:
         """Give every visible chunk its tokens. `total` is of all choices; None is not known."""
         record = self._record
         stopped = sum(reason == "stop" for reason in self._finish_reasons.values())
         shared = shares(self._owners, self._counts, total or None, stopped)  # 0 beside visible text says nothing
         if max(shared.tokens, default=0) > MAX_GAP_TOKENS:
             self.note = self.note or f"{shared.total:,} tokens in {len(shared.tokens):,} chunks are not believed"
-            shared = Shares(Counted.CHUNKS, len(shared.tokens), [1] * len(shared.tokens))
-        record.counted = counted if shared.counted is Counted.USAGE else shared.counted
+            shared = Shares(CountedBy.CHUNKS, len(shared.tokens), [1] * len(shared.tokens))
+        record.counted = counted if shared.counted is CountedBy.USAGE else shared.counted
         record.output_tokens = shared.total
         record.first_tokens = 0
         gap_tokens = array("H")
@@ -317,7 +331,7 @@ def read_whole(record: Record, body: bytes) -> tuple[str, str]:
         return "the answer holds no choices", ""
     note_input(record, answer.usage)
     if answer.usage is not None and answer.usage.completion_tokens is not None:
-        record.output_tokens, record.counted = answer.usage.completion_tokens, Counted.USAGE
+        record.output_tokens, record.counted = answer.usage.completion_tokens, CountedBy.USAGE
     reasons = [str(choice.finish_reason) for choice in answer.choices if choice.finish_reason]
     record.finish_reason = ",".join(dict.fromkeys(reasons))
     texts = [choice.text or (_words_of(choice.message)[0] if choice.message else "") for choice in answer.choices]

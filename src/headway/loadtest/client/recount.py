@@ -7,7 +7,7 @@ from collections.abc import Callable
 from queue import SimpleQueue
 
 from headway.loadtest.client.reading import Reading
-from headway.loadtest.record import Counted, Record
+from headway.loadtest.record import CountedBy, Record
 
 CountTokens = Callable[[str], int]
 
@@ -40,7 +40,7 @@ class Recount:
                 self.failure = f"the tokenizer failed on an output of {len(text)} characters: {error}"
                 continue
             record.recounted_tokens = tokens
-            if reading is not None and record.counted is Counted.CHUNKS:
-                reading.share_out(tokens, Counted.TOKENIZER)
+            if reading is not None and record.counted is CountedBy.CHUNKS:
+                reading.share_out(tokens, CountedBy.TOKENIZER)
             elif reading is None and record.output_tokens < 0:
-                record.output_tokens, record.counted = tokens, Counted.TOKENIZER
+                record.output_tokens, record.counted = tokens, CountedBy.TOKENIZER

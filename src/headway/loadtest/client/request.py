@@ -19,7 +19,7 @@ from headway.loadtest.redact import Redactor, hidden_in, in_urls, secrets_in
 from headway.workload.item import Item
 
 # Text, token ids (completions only), chat messages, or a whole JSON body that is sent as it is.
-Prompt = str | Sequence[int] | Sequence[Mapping[str, Any]] | bytes
+PromptContent = str | Sequence[int] | Sequence[Mapping[str, Any]] | bytes
 
 # What decides how an answer is read, or is told by the item, cannot be a field of the user's.
 RESERVED = frozenset({"model", "messages", "prompt", "stream", "stream_options", "n", "max_tokens"})
@@ -142,7 +142,7 @@ class RequestWriter:
             fields["n"] = ask.choices
         return fields | dict(ask.extra)
 
-    def __call__(self, item: Item, prompt: Prompt) -> bytes:
+    def __call__(self, item: Item, prompt: PromptContent) -> bytes:
         body = self.body(item, prompt)
         head = self._heads.get(item.tenant)
         if head is None:
@@ -151,7 +151,7 @@ class RequestWriter:
             self._heads[item.tenant] = head
         return b"%b%d\r\n\r\n%b" % (head, len(body), body)
 
-    def body(self, item: Item, prompt: Prompt) -> bytes:
+    def body(self, item: Item, prompt: PromptContent) -> bytes:
         if isinstance(prompt, bytes):
             return prompt
         limits = b"".join(

@@ -5,14 +5,14 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from headway.loadtest.record import Counted
+from headway.loadtest.record import CountedBy
 
 
 @dataclass(frozen=True, slots=True)
 class Shares:
     """`tokens` are of the visible chunks in order of arrival; `total` also counts those that were never seen."""
 
-    counted: Counted
+    counted: CountedBy
     total: int
     tokens: list[int]
 
@@ -23,11 +23,11 @@ def shares(owners: Sequence[int], counts: Sequence[int], total: int | None, stop
     """
     running = _running(owners, counts, total) if owners and min(counts) >= 0 else None
     if running is not None:
-        return Shares(Counted.USAGE_BY_CHUNK, sum(running) if total is None else total, running)
+        return Shares(CountedBy.USAGE_BY_CHUNK, sum(running) if total is None else total, running)
     if total is None:
-        return Shares(Counted.CHUNKS, len(owners), [1] * len(owners))
+        return Shares(CountedBy.CHUNKS, len(owners), [1] * len(owners))
     seen = total - stopped if 0 < total - len(owners) <= stopped else total
-    return Shares(Counted.USAGE, total, evenly(seen, len(owners)))
+    return Shares(CountedBy.USAGE, total, evenly(seen, len(owners)))
 
 
 def evenly(total: int, chunks: int) -> list[int]:

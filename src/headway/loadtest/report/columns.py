@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from headway.loadtest.record import Fate, Record
-from headway.loadtest.table import Table, tabulate
+from headway.loadtest.table import RecordTable, tabulate
 from headway.metrics import latency
 from headway.metrics.latency import Bools, Floats, Timings
 
@@ -21,7 +21,7 @@ BATCH = 5_000  # requests whose gaps are taken together: a long run has too many
 class Columns:
     """`measured`: scheduled in the window that the figures of the summary are about."""
 
-    table: Table
+    table: RecordTable
     scheduled_s: Floats
     sent_s: Floats
     ended_s: Floats
@@ -81,28 +81,9 @@ def _known(seconds: Floats) -> Floats:
 
 def batches(of: Timings) -> Iterator[tuple[slice, Timings]]:
     """The requests, some thousand at a time."""
-    ends = np.concatenate(([0], np.cumsum(of.gap_counts)))
     for start in range(0, len(of), BATCH):
         rows = slice(start, min(start + BATCH, len(of)))
-        gaps = slice(ends[rows.start], ends[rows.stop])
-        yield (
-            rows,
-            Timings(
-                scheduled_ns=of.scheduled_ns[rows],
-                sent_ns=of.sent_ns[rows],
-                first_ns=of.first_ns[rows],
-                last_ns=of.last_ns[rows],
-                ended_ns=of.ended_ns[rows],
-                ok=of.ok[rows],
-                given_up=of.given_up[rows],
-                input_tokens=of.input_tokens[rows],
-                output_tokens=of.output_tokens[rows],
-                first_tokens=of.first_tokens[rows],
-                gap_counts=of.gap_counts[rows],
-                gaps_ns=of.gaps_ns[gaps],
-                gap_tokens=of.gap_tokens[gaps],
-            ),
-        )
+        yield rows, of.between(rows.start, rows.stop)
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TextIO
 
-from headway.loadtest.record import Counted, Fate, Record
+from headway.loadtest.record import CountedBy, Fate, Record
 from headway.loadtest.redact import Redactor
 from headway.loadtest.report.columns import RequestGaps, batches, gaps_of_each
 from headway.loadtest.report.json_file import ReportError
@@ -121,7 +121,7 @@ COLUMNS: tuple[_Column, ...] = (
     _number("input_tokens", "input tokens as the server counted them"),
     _number("cached_tokens", "of these, found in the server's prefix cache"),
     _number("output_tokens", "output tokens"),
-    _Column("counted", "by what output tokens were counted", lambda r, _: r.counted.value, Counted),
+    _Column("counted", "by what output tokens were counted", lambda r, _: r.counted.value, CountedBy),
     _number("recounted_tokens", "output tokens by the client's tokenizer"),
     _number("first_tokens", "tokens in the first visible chunk of each choice"),
     _number("chunks", "visible chunks"),
@@ -164,9 +164,9 @@ class _Lines:
 _TEXTS = tuple(HEADER.index(name) for name in ("kind", "tenant", "finish_reason", "server_timing", "error"))
 
 
-def save_records(path: Path, records: Sequence[Record], *, secrets: Collection[str] = ()) -> None:
-    with path.open("w", encoding="utf-8", errors="backslashreplace", newline="") as out:
-        write_records(out, records, secrets=secrets)
+def is_records(head: bytes) -> bool:
+    """Whether a file that begins so is one of these."""
+    return head.startswith(",".join(HEADER).encode())
 
 
 def load_records(path: Path) -> list[Line]:

@@ -9,16 +9,18 @@ from statistics import fmean
 
 import numpy as np
 
-from headway.loadtest.probe import Answer, Probe, Requirements, opinion
+from headway.loadtest.probe import LoadAnswer, Probe, Requirements, opinion
 from headway.loadtest.report.palette import paint
-from headway.loadtest.report.plot import Figure, Row, Trace, latency_axis, line, marker_line, points, safe, stack
+from headway.loadtest.report.plot import Figure, PlotTrace, Row, latency_axis, line, marker_line, points, safe, stack
 from headway.loadtest.report.tables import Cell, Table, gauge_text, percentile, promises
+from headway.loadtest.report.tables import tone as tone_of
 from headway.loadtest.report.timeline import limit
 from headway.loadtest.report.wording import (
     TOO_SMALL,
     UNKNOWN,
     count,
-    duration,
+    duration_or_bound,
+    is_told,
     per_second,
     percent,
     scale,
@@ -32,7 +34,7 @@ QUANTITIES = ("ttft", "itl", "e2e")
 
 
 @dataclass(frozen=True, slots=True)
-class Point:
+class CurvePoint:
     """One run of several. `load` is None where runs differ in something that has no order, such as a setting."""
 
     label: str  # what sets it apart: "12 req/s", "max_num_seqs=64"
@@ -52,7 +54,7 @@ class Point:
 class Curve:
     """The points, in order of load where they have one, and the limits that hold for all of them."""
 
-    points: Sequence[Point]
+    points: Sequence[CurvePoint]
     slo: Slo = field(default_factory=Slo)
 
 
@@ -67,11 +69,11 @@ def of_runs(labelled: Sequence[tuple[str, Run]]) -> Curve:
     return Curve(found, slo)
 
 
-def _of_run(label: str, run: Run) -> Point:
+def _of_run(label: str, run: Run) -> CurvePoint:
     overall = run.summary.overall
     findings = run.verdict.findings
     p99 = {name: found for name in QUANTITIES if (found := percentile(run, name)) is not None}
-    return Point(
+    return CurvePoint(
         label=label,
         verdict=run.verdict.name,
         request_rate=overall.request_rate,
@@ -84,8 +86,8 @@ def _of_run(label: str, run: Run) -> Point:
     )
 
 
-def _without_load(point: Point) -> Point:
-    return Point(
+def _without_load(point: CurvePoint) -> CurvePoint:
+    return CurvePoint(
         point.label, point.verdict, point.request_rate, point.output_token_rate, point.p99, point.good,
         point.kv_used_ratio, None, point.holds, point.why, point.chosen,
     )  # fmt: skip
@@ -99,7 +101,7 @@ def of_stable(found: Stable, run: Run, wanted: Requirements) -> Curve:
     for load, group in groupby(in_order, key=lambda probe: probe.load):
         same = list(group)
         judged = opinion(same, wanted, repeats=len(same))
-        holds = {Answer.HOLDS: True, Answer.BREAKS: False}.get(judged.answer)
+        holds = {LoadAnswer.HOLDS: True, LoadAnswer.BREAKS: False}.get(judged.answer)
         for number, probe in enumerate(same, start=1):
             again = f", probe {number}" if len(same) > 1 else ""
             label = f"{significant(load)} {unit}{again}"
@@ -108,13 +110,13 @@ def of_stable(found: Stable, run: Run, wanted: Requirements) -> Curve:
     return Curve(made, run.slo)
 
 
-def _of_probe(label: str, probe: Probe, *, holds: bool | None, why: str, chosen: bool) -> Point:
-    return Point(
+def _of_probe(label: str, probe: Probe, *, holds: bool | None, why: str, chosen: bool) -> CurvePoint:
+    return CurvePoint(
         label=label,
         verdict=probe.verdict,
         request_rate=probe.request_rate,
         output_token_rate=None,
-        p99={name: Interval(value=value) for name, value in probe.p99_s.items() if value is not None},
+        p99={name: found for name, found in probe.p99_s.items() if is_told(found)},
         good=probe.good,
         kv_used_ratio=probe.kv_used_ratio,
         load=probe.load,
@@ -176,7 +178,7 @@ def table(curve: Curve) -> Table:
     return Table("Each run", columns, tuple(rows))
 
 
-def _row(point: Point, slo: Slo, *, judged: bool, with_tokens: bool) -> tuple[Cell, ...]:
+def _row(point: CurvePoint, slo: Slo, *, judged: bool, with_tokens: bool) -> tuple[Cell, ...]:
     cells = [Cell(f"{point.label}, chosen" if point.chosen else point.label)]
     if judged:
         tone = "" if point.holds is None else "good" if point.holds else "bad"
@@ -193,10 +195,11 @@ def _row(point: Point, slo: Slo, *, judged: bool, with_tokens: bool) -> tuple[Ce
 
 
 def _latency(found: Interval | None, at_most: float | None) -> Cell:
-    if found is None or found.value is None:
+    if found is None:
         return Cell(TOO_SMALL, tone="quiet")
-    tone = "bad" if at_most is not None and found.value > at_most else ""
-    return Cell(duration(found.value), within(found, scale(found.value)[0]), tone)
+    over = "bad" if tone_of(found, at_most) == "bad" else ""
+    below = within(found, scale(found.value)[0]) if found.value is not None else ""
+    return Cell(duration_or_bound(found), below, over)
 
 
 def remarks(curve: Curve) -> list[str]:
@@ -214,7 +217,7 @@ def figure(curve: Curve) -> Figure:
     for quantity, at_most in limits.items():
         known = [point for point in curve.points if quantity in point.p99]
         if known:
-            values = np.array([point.p99[quantity].value for point in known], dtype=np.float64)
+            values = np.array([_height(point.p99[quantity]) for point in known], dtype=np.float64)
             axis = latency_axis(values, np.array([at_most or np.nan]))
             rows.append(
                 Row(
@@ -231,7 +234,7 @@ def figure(curve: Curve) -> Figure:
         rows.append(Row("TTFT p99: too few requests in every run", [nothing]))
     caption = (
         "Each point is a run: what finished well there, and its p99. Whiskers: 95% confidence intervals; one that is "
-        "not there has no bound."
+        "not there has no bound. A triangle: it is at least that, for it lies among requests that were given up."
     )
     missing = sum("ttft" not in point.p99 for point in curve.points)
     if missing:
@@ -244,7 +247,12 @@ def figure(curve: Curve) -> Figure:
     )  # fmt: skip
 
 
-def _traces(known: Sequence[Point], quantity: str) -> list[Trace]:
+def _height(found: Interval) -> float:
+    """Where it is drawn: at its value, or at what it is at least."""
+    return found.value if found.value is not None else found.low or 0.0
+
+
+def _traces(known: Sequence[CurvePoint], quantity: str) -> list[PlotTrace]:
     traces = []
     if all(point.load is not None for point in known):  # a curve over loads; settings have no order to be joined in
         rates, values = _means(known, quantity)
@@ -256,24 +264,25 @@ def _traces(known: Sequence[Point], quantity: str) -> list[Trace]:
     return traces
 
 
-def _means(known: Sequence[Point], quantity: str) -> tuple[list[float], list[float]]:
+def _means(known: Sequence[CurvePoint], quantity: str) -> tuple[list[float], list[float]]:
     """(rate, p99) of each load, over its probes."""
     groups = [list(group) for _, group in groupby(known, key=lambda point: point.load)]
     rates = [fmean(point.request_rate for point in group) for group in groups]
-    return rates, [fmean(point.p99[quantity].value or 0.0 for point in group) for group in groups]
+    return rates, [fmean(_height(point.p99[quantity]) for point in group) for group in groups]
 
 
-def _marks(chosen: Sequence[Point], quantity: str, name: str, symbol: str, colour: str) -> Trace:
+def _marks(chosen: Sequence[CurvePoint], quantity: str, name: str, symbol: str, colour: str) -> PlotTrace:
     found = [point.p99[quantity] for point in chosen]
-    values = [interval.value or 0.0 for interval in found]
+    values = list(map(_height, found))
     pairs = list(zip(found, values, strict=True))
+    symbols = [symbol if interval.value is not None else "triangle-up" for interval in found]
     whiskers = {
         "type": "data", "symmetric": False, "thickness": 1, "width": 3, "color": paint(colour),
         "array": [interval.high - value if interval.high is not None else 0.0 for interval, value in pairs],
         "arrayminus": [value - interval.low if interval.low is not None else 0.0 for interval, value in pairs],
     }  # fmt: skip
     return points(
-        [point.request_rate for point in chosen], values, name, colour, symbol=symbol,
-        marker={"size": 9, "opacity": 1.0}, text=[safe(point.label) for point in chosen], error_y=whiskers,
-        hovertemplate="%{text}: %{y:.3s}s at %{x:.3~s}/s",
+        [point.request_rate for point in chosen], values, name, colour,
+        marker={"symbol": symbols, "size": 9, "opacity": 1.0}, text=[safe(point.label) for point in chosen],
+        error_y=whiskers, hovertemplate="%{text}: %{y:.3s}s at %{x:.3~s}/s",
     )  # fmt: skip

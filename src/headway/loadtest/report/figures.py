@@ -15,8 +15,8 @@ from headway.loadtest.report.columns import Columns
 from headway.loadtest.report.palette import SERIES
 from headway.loadtest.report.plot import (
     Figure,
+    PlotTrace,
     Row,
-    Trace,
     is_wide,
     latency_axis,
     line,
@@ -65,7 +65,7 @@ def tail(run: Run, seen: Columns, tokens: TokenTimes) -> Figure:
     return stack("tail", "How the tail grows", caption, [row], x_axis | {"tickangle": 0}, hovermode="closest")
 
 
-def _tail(run: Run, key: str, samples: int, quantiles: Callable[[Floats], Floats]) -> Iterator[Trace]:
+def _tail(run: Run, key: str, samples: int, quantiles: Callable[[Floats], Floats]) -> Iterator[PlotTrace]:
     """A curve, solid where the summary trusts the percentile and dotted beyond."""
     if not samples:
         return
@@ -124,7 +124,7 @@ def by_input(run: Run, seen: Columns) -> Figure | None:
     return stack("by-input", "TTFT against prompt length", caption, [row], tokens_axis(x), hovermode="closest")
 
 
-def _cloud(x: Floats, y: Floats, chosen: NDArray[np.int64], name: str, colour: str) -> Trace:
+def _cloud(x: Floats, y: Floats, chosen: NDArray[np.int64], name: str, colour: str) -> PlotTrace:
     return points(x[chosen], y[chosen], name, colour, hovertemplate="%{y:.3s}s for %{x:,} tokens")
 
 
@@ -215,5 +215,5 @@ def ramp(run: Run, seen: Columns) -> Figure | None:
     return stack("ramp", "Load against latency: the knee", caption, rows, {"title": {"text": unit}}, marks=marks)
 
 
-def _dots(x: Floats, y: Floats, name: str, colour: str, symbol: str) -> Trace:
+def _dots(x: Floats, y: Floats, name: str, colour: str, symbol: str) -> PlotTrace:
     return points(x, y, name, colour, symbol=symbol, marker={"size": 7, "opacity": 0.9})

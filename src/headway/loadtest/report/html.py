@@ -17,7 +17,7 @@ from headway.loadtest.report.bins import time_bins, token_times
 from headway.loadtest.report.columns import columns
 from headway.loadtest.report.page import Banner, Page, Section, Tile, render
 from headway.loadtest.report.timeline import timeline
-from headway.loadtest.report.wording import count, duration, limit_text, moment, per_second, percent, told_duration
+from headway.loadtest.report.wording import count, duration_or_bound, limit_text, moment, per_second, percent
 from headway.loadtest.result import Run, Word
 from headway.loadtest.stable import Stable
 
@@ -95,12 +95,12 @@ def _tiles(run: Run) -> list[Tile]:
 
 def _latency_tile(run: Run, name: str, limit_s: float | None) -> Tile:
     middle, high = tables.percentile(run, name, "50"), run.summary.overall.distributions[name].percentiles["99"]
-    below = [f"p50 {duration(middle.value)}"] if middle is not None else []
+    below = [f"p50 {duration_or_bound(middle)}"] if middle is not None else []
     tone = ""
     if limit_s is not None:
         below.append(f"SLO {limit_text(limit_s)}")
         tone = tables.tone(high, limit_s)
-    return Tile(f"{name.upper()} p99", told_duration(high), below, tone)
+    return Tile(f"{name.upper()} p99", duration_or_bound(high), below, tone)
 
 
 def _success_tile(run: Run) -> Tile:

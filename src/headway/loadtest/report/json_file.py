@@ -15,6 +15,9 @@ from headway.loadtest.result import SCHEMA_VERSION, Run
 
 AGAIN = "Run the test again, or read the file with the headway that wrote it."
 
+# What sets a version apart from this one: its figures and ours cannot stand side by side.
+OLDER = {1: "Its percentiles leave out requests that were given up, so they are too low."}
+
 
 class ReportError(LoadTestError):
     """A report file that cannot be read: which one, where in it, and what to do."""
@@ -32,8 +35,9 @@ def run_bytes(run: Run, *, secrets: Collection[str] = ()) -> bytes:
     return b"{\n" + b",\n".join(lines) + b"\n}\n"
 
 
-def write_run(path: Path, run: Run, *, secrets: Collection[str] = ()) -> None:
-    path.write_bytes(run_bytes(run, secrets=secrets))
+def is_run(head: bytes) -> bool:
+    """Whether a file that begins so is one of these, of whatever version."""
+    return re.match(rb'\{\s*"schema_version": *\d', head) is not None
 
 
 def load_run(path: Path) -> Run:
@@ -56,8 +60,9 @@ def parse_run(content: bytes, name: str) -> Run:
                 f"{name}: no field `schema_version`: this is no report of `headway bench` (--json writes one)"
             )
         if version != SCHEMA_VERSION:
+            why = f" {OLDER[version]}" if version in OLDER else ""
             raise ReportError(
-                f"{name}: `schema_version` is {version}, and this headway reads {SCHEMA_VERSION} only. {AGAIN}"
+                f"{name}: `schema_version` is {version}, and this headway reads {SCHEMA_VERSION} only.{why} {AGAIN}"
             )
         run = msgspec.json.decode(content, type=Run)
     except msgspec.ValidationError as error:

@@ -89,11 +89,14 @@ def drawn(progress: Progress, aim: Aim, clean: Callable[[str], str] = str) -> Te
 def position(progress: Progress, aim: Aim) -> str:
     if progress.elapsed_s < 0:
         return f"starts in {-progress.elapsed_s:.0f} s"
-    of = f" of {clock(aim.seconds)}" if aim.seconds else ""
+    # A closed loop may go on until it has sent enough: then nobody knows how long it lasts.
+    known = progress.offering and aim.seconds is not None and progress.elapsed_s <= aim.seconds
+    of = f" of {clock(aim.seconds)}" if known and aim.seconds is not None else ""
+    draining = "" if progress.offering else " · draining"
     requests = f" of {aim.requests:,}" if aim.requests else ""
-    waiting = "" if progress.offering else ", waiting for the last"
     return (
-        f"{clock(progress.elapsed_s)}{of} · {progress.done:,}{requests} done, {progress.in_flight:,} in flight{waiting}"
+        f"{clock(progress.elapsed_s)}{of}{draining} · {progress.done:,}{requests} done, "
+        f"{progress.in_flight:,} in flight"
     )
 
 

@@ -36,6 +36,7 @@ COLOURS: dict[str, tuple[str, str]] = {
     "timeout": ("#b4530a", "#f0944d"),
     "refused": ("#6b3fa0", "#b794f4"),
     "server_error": ("#bf2626", "#ff8078"),
+    "too_long": ("#a3286a", "#ef8fc4"),
     "connection": ("#8c1d40", "#ff9db0"),
     "cancelled": ("#6b7785", "#8b98a8"),
 }

@@ -17,7 +17,7 @@ from numpy.typing import ArrayLike
 from headway.loadtest.report.palette import paint
 from headway.loadtest.report.wording import printable
 
-Trace = dict[str, Any]
+PlotTrace = dict[str, Any]
 
 TOP_PX = 26  # for plotly's buttons, beside the figure's title
 BOTTOM_PX = 26  # for the ticks of the x axis
@@ -47,7 +47,7 @@ class Figure:
     id: str
     title: str
     caption: str
-    data: list[Trace]
+    data: list[PlotTrace]
     wide: Layout
     narrow: Layout  # a phone, where legends need lines of their own
 
@@ -62,14 +62,14 @@ def safe(text: str) -> str:
     return html.escape(printable(text, 120), quote=False)
 
 
-def line(x: ArrayLike, y: ArrayLike, name: str, colour: str, *, dash: str = "solid", **more: Any) -> Trace:
+def line(x: ArrayLike, y: ArrayLike, name: str, colour: str, *, dash: str = "solid", **more: Any) -> PlotTrace:
     return {
         "type": "scatter", "mode": "lines", "x": told(x), "y": told(y), "name": safe(name),
         "line": {"color": paint(colour), "width": 1.8, "dash": dash}, "hovertemplate": HOVER_SECONDS, **more,
     }  # fmt: skip
 
 
-def points(x: ArrayLike, y: ArrayLike, name: str, colour: str, *, symbol: str = "circle", **more: Any) -> Trace:
+def points(x: ArrayLike, y: ArrayLike, name: str, colour: str, *, symbol: str = "circle", **more: Any) -> PlotTrace:
     marker = {"color": paint(colour), "symbol": symbol, "size": 5, "opacity": 0.7, **more.pop("marker", {})}
     return {
         "type": "scatter", "mode": "markers", "x": told(x), "y": told(y), "name": safe(name), "marker": marker,
@@ -77,7 +77,7 @@ def points(x: ArrayLike, y: ArrayLike, name: str, colour: str, *, symbol: str = 
     }  # fmt: skip
 
 
-def steps(edges: ArrayLike, counts: ArrayLike, name: str, colour: str, *, filled: bool) -> Trace:
+def steps(edges: ArrayLike, counts: ArrayLike, name: str, colour: str, *, filled: bool) -> PlotTrace:
     """A histogram as a line of steps; unlike bars it keeps its edges on a logarithmic axis."""
     heights = np.append(np.asarray(counts, dtype=np.float64), 0.0)
     drawn = line(edges, heights, name, colour, hovertemplate="%{y:,} requests")
@@ -85,7 +85,7 @@ def steps(edges: ArrayLike, counts: ArrayLike, name: str, colour: str, *, filled
     return drawn | ({"fill": "tozeroy"} if filled else {})
 
 
-def bars(x: ArrayLike, y: ArrayLike, name: str, colour: str, *, width: ArrayLike, **more: Any) -> Trace:
+def bars(x: ArrayLike, y: ArrayLike, name: str, colour: str, *, width: ArrayLike, **more: Any) -> PlotTrace:
     widths = told(np.broadcast_to(np.asarray(width, dtype=np.float64), np.shape(np.asarray(x))))
     return {
         "type": "bar", "x": told(x), "y": told(y), "width": widths, "name": safe(name),
@@ -180,7 +180,7 @@ class Row:
     """One plot of a stack. `limits`: horizontal lines (value, text, colour)."""
 
     title: str
-    traces: Sequence[Trace]
+    traces: Sequence[PlotTrace]
     axis: dict[str, Any] = field(default_factory=dict)
     limits: Sequence[tuple[float, str, str]] = ()
     height_px: int = 112
@@ -226,7 +226,7 @@ def stack(
     return Figure(id, title, caption, data, wide, narrow)
 
 
-def _hover(row: Row, trace: Trace) -> Trace:
+def _hover(row: Row, trace: PlotTrace) -> PlotTrace:
     """What is said of a point: whose it is, then its values."""
     if trace["hovertemplate"] is None:
         return {}

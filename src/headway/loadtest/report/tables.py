@@ -16,6 +16,8 @@ from headway.loadtest.report.wording import (
     UNKNOWN,
     count,
     duration,
+    duration_or_bound,
+    is_told,
     limit_text,
     per_second,
     percent,
@@ -23,7 +25,6 @@ from headway.loadtest.report.wording import (
     significant,
     size,
     spread,
-    told_duration,
     typical,
     within,
 )
@@ -118,15 +119,17 @@ def _alike(one: Distribution, other: Distribution | None) -> bool:
 
 
 def percentile(run: Run, quantity: str, key: str = "99") -> Interval | None:
-    """None when the run has too few samples for it."""
+    """None when the run has too few samples for it. One that lies among requests that were given up has no value, but
+    a lower bound.
+    """
     found = run.summary.overall.distributions.get(quantity)
     interval = found.percentiles.get(key) if found is not None else None
-    return interval if interval is not None and interval.value is not None else None
+    return interval if interval is not None and is_told(interval) else None
 
 
 def percentile_cell(found: Distribution, key: str, factor: float, limit_s: float | None = None) -> Cell:
     interval = found.percentiles.get(key)
-    if interval is None or (interval.value is None and interval.low is None):
+    if interval is None or not is_told(interval):
         return Cell(TOO_SMALL, tone="quiet")
     over = "bad" if tone(interval, limit_s) == "bad" else ""
     if interval.value is None:  # it lies among those that nobody waited for
@@ -310,7 +313,7 @@ def _ok_ratio(group: Group) -> float | None:
 def _with_unit(found: Distribution | None, key: str) -> Cell:
     interval = found.percentiles.get(key) if found is not None else None
     if interval is None or interval.value is None:
-        return Cell(told_duration(interval), tone="quiet")
+        return Cell(duration_or_bound(interval), tone="" if interval is not None and is_told(interval) else "quiet")
     factor, _ = scale(interval.value)
     return Cell(duration(interval.value), within(interval, factor))
 

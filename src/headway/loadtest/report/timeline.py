@@ -13,8 +13,8 @@ from headway.loadtest.report.palette import paint
 from headway.loadtest.report.plot import (
     Figure,
     Mark,
+    PlotTrace,
     Row,
-    Trace,
     bars,
     latency_axis,
     line,
@@ -85,7 +85,7 @@ def _ttft(run: Run, seen: Columns, bins: TimeBins) -> Row:
     return Row("TTFT", traces, axis, limit(run.slo.ttft_s), spoken="TTFT")
 
 
-def _crosses(seen: Columns, height_s: float) -> Trace | None:
+def _crosses(seen: Columns, height_s: float) -> PlotTrace | None:
     """Where requests failed, along the bottom: they have no latency, only a time that they took to fail."""
     places = _failed(seen)
     if not places.size:

@@ -9,9 +9,9 @@ import numpy as np
 from headway.loadtest.compare import DIFFERENT, SAME, SMALLER_IS_BETTER, Comparison, Condition, Difference
 from headway.loadtest.compare import UNKNOWN as UNKNOWN_STATE
 from headway.loadtest.report.palette import paint
-from headway.loadtest.report.plot import Figure, Row, Trace, latency_axis, points, stack
+from headway.loadtest.report.plot import Figure, PlotTrace, Row, latency_axis, points, stack
 from headway.loadtest.report.tables import Cell, Table
-from headway.loadtest.report.wording import LATENCIES, TOO_SMALL, UNKNOWN, duration, scale, significant, within
+from headway.loadtest.report.wording import LATENCIES, TOO_SMALL, UNKNOWN, duration, is_told, scale, significant, within
 from headway.loadtest.result import Interval, Run
 
 RATES = {
@@ -50,7 +50,7 @@ def _said(condition: Condition) -> str:
 
 def differences(found: Comparison) -> Table:
     """B against A, figure by figure. Only what exceeds noise is marked as better or worse."""
-    rows = [_row(figure) for figure in found.figures if figure.a is not None or figure.b is not None]
+    rows = [_row(figure) for figure in found.figures if is_told(figure.a) or is_told(figure.b)]
     note = (
         "Change: B − A with its 95% confidence interval. More than noise: it leaves out zero also at the level that is"
         " left for one of so many figures (Holm); if nothing changed, any does so in one comparison of twenty."
@@ -66,17 +66,28 @@ def _row(figure: Difference) -> tuple[Cell, ...]:
         rose = figure.change.value > 0
         smaller_is_better = figure.name.partition(" ")[0] in SMALLER_IS_BETTER
         tone = "bad" if rose is smaller_is_better else "good"
-    change = figure.change.value
     return (
         Cell(title),
-        *(
-            Cell(TOO_SMALL if v is None else significant(v * factor), tone="quiet" if v is None else "")
-            for v in (figure.a, figure.b)
-        ),
-        Cell(UNKNOWN if change is None else f"{change * factor:+.3g}", _signed(figure.change, factor), tone),
+        *(_value(one, factor) for one in (figure.a, figure.b)),
+        _change(figure.change, factor, tone),
         Cell(UNKNOWN if figure.relative is None else f"{figure.relative:+.1%}"),
         Cell({None: UNKNOWN, True: "yes", False: "no"}[figure.exceeds_noise], tone=tone),
     )
+
+
+def _value(found: Interval, factor: float) -> Cell:
+    if found.value is not None:
+        return Cell(significant(found.value * factor))
+    return Cell(within(found, factor)) if is_told(found) else Cell(TOO_SMALL, tone="quiet")
+
+
+def _change(change: Interval, factor: float, tone: str) -> Cell:
+    if change.value is not None:
+        return Cell(f"{change.value * factor:+.3g}", _signed(change, factor), tone)
+    for sign, bound in (("≥", change.low), ("≤", change.high)):
+        if bound is not None:
+            return Cell(f"{sign} {bound * factor:+.3g}")
+    return Cell(UNKNOWN)
 
 
 def _signed(interval: Interval, factor: float) -> str:
@@ -97,7 +108,8 @@ def _unit(figure: Difference) -> tuple[float, str]:
         return 100.0, "%"
     if figure.name.partition(" ")[0] not in LATENCIES:
         return 1.0, ""
-    return scale(next((value for value in (figure.a, figure.b) if value is not None), 0.0))
+    values = (figure.a.value, figure.b.value, figure.a.low, figure.b.low)
+    return scale(next((value for value in values if value is not None), 0.0))
 
 
 def conditions(found: Comparison) -> Table:
@@ -131,7 +143,7 @@ def percentiles(a: Run, b: Run) -> Figure:
             rows.append(Row(LATENCIES[name][0], traces, latency_axis(np.array(values)), height_px=130))
     caption = (
         "Whiskers: 95% confidence intervals; one that is not there has no bound. A percentile for which a run has too "
-        "few samples is not drawn."
+        "few samples, or that lies among requests that were given up, is not drawn."
     )
     axis = {
         "tickvals": list(range(len(keys))),
@@ -141,7 +153,7 @@ def percentiles(a: Run, b: Run) -> Figure:
     return stack("percentiles", "Latencies of both", caption, rows, axis, hovermode="closest")
 
 
-def _percentiles(label: str, run: Run, name: str, keys: Sequence[str]) -> Trace | None:
+def _percentiles(label: str, run: Run, name: str, keys: Sequence[str]) -> PlotTrace | None:
     symbol, shift = ("circle-open", -0.08) if label == "A" else ("circle", 0.08)
     distribution = run.summary.overall.distributions.get(name)
     found = [(place, distribution.percentiles[key]) for place, key in enumerate(keys)] if distribution else []

@@ -22,6 +22,7 @@ FATES = {
     "timeout": "timed out",
     "refused": "refused (4xx)",
     "server_error": "server error",
+    "too_long": "too long an answer",
     "connection": "no connection",
     "cancelled": "cancelled",
 }
@@ -130,9 +131,14 @@ def within(interval: Interval, factor: float = 1.0) -> str:
     return f"≥ {low}" if low is not None else f"≤ {high}" if high is not None else ""
 
 
-def told_duration(interval: Interval | None) -> str:
+def is_told(interval: Interval) -> bool:
+    """Whether there is anything to say: a value, or for want of one a bound."""
+    return interval.value is not None or interval.low is not None
+
+
+def duration_or_bound(interval: Interval | None) -> str:
     """A time, "≥ x", or that there are too few samples."""
-    if interval is None or (interval.value is None and interval.low is None):
+    if interval is None or not is_told(interval):
         return TOO_SMALL
     return duration(interval.value) if interval.value is not None else f"≥ {duration(interval.low)}"
 
@@ -153,12 +159,8 @@ def typical(distribution: Distribution) -> float:
 
 def spread(found: Distribution) -> str:
     """Its median, p99 and maximum in words."""
-    parts = []
-    for key in ("50", "99"):
-        interval = found.percentiles.get(key)
-        told = TOO_SMALL if interval is None or interval.value is None else duration(interval.value)
-        parts.append(f"p{key} {told}")
-    return ", ".join([*parts, f"max {duration(found.max)}"])
+    told = [f"p{key} {duration_or_bound(found.percentiles.get(key))}" for key in ("50", "99")]
+    return ", ".join([*told, f"max {duration(found.max)}"])
 
 
 def printable(text: str, limit: int = 0) -> str:

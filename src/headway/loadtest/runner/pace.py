@@ -136,12 +136,16 @@ class ClosedPace:
                 return
             self._wanted -= 1
             self._send(self._ahead.pop(), heapq.heappop(self._due_ns))
-        end_ns = self._last_ns if self._wanted > 0 else self._end_ns
-        next_ns = min([due for due in (end_ns, *self._due_ns[:1]) if due is not None], default=None)
+        next_ns = min([due for due in (self._until_ns(), *self._due_ns[:1]) if due is not None], default=None)
         if next_ns is not None and not self._stopped:
             self._alarm.set(self._zero_ns + next_ns)
 
+    def _until_ns(self) -> int | None:
+        return self._last_ns if self._wanted > 0 and self._end_ns is not None else self._end_ns
+
     def _over_at(self, now_ns: int) -> bool:
-        if self._wanted > 0 and self._end_ns is not None:
-            return self._last_ns is not None and now_ns >= self._last_ns
-        return self._end_ns is not None and now_ns >= self._end_ns
+        """What was due before the end is sent, however late this client comes to it: its lag tells."""
+        until_ns = self._until_ns()
+        if until_ns is None or now_ns < until_ns:
+            return False
+        return not self._due_ns or self._due_ns[0] >= until_ns

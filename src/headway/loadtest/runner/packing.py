@@ -10,9 +10,9 @@ from typing import Any
 
 import msgspec
 
-from headway.loadtest.record import Counted, Fate, Record
+from headway.loadtest.record import CountedBy, Fate, Record
 
-_ENUMS: dict[str, type[Enum]] = {"fate": Fate, "counted": Counted}
+_ENUMS: dict[str, type[Enum]] = {"fate": Fate, "counted": CountedBy}
 _GAPS = {"gaps_ns": "q", "gap_tokens": "H"}  # arrays, one of each to a record
 _FIELDS = [one.name for one in dataclasses.fields(Record)]
 

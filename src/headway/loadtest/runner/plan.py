@@ -9,7 +9,7 @@ from typing import TypeVar
 from headway.loadtest.client.address import Tls
 from headway.loadtest.client.limits import Limits
 from headway.loadtest.client.recount import CountTokens
-from headway.loadtest.client.request import Ask, Prompt
+from headway.loadtest.client.request import Ask, PromptContent
 from headway.loadtest.errors import InvalidPlan
 from headway.workload.item import Arrival, Item
 
@@ -67,7 +67,7 @@ class Plan:
     load: OpenLoad | ClosedLoad
     # Called with the item and its index, ahead of time and in a thread; equal arguments must give equal prompts.
     # It may have an `off_by`: index -> tokens too many or too few, of prompts that could not be made as long as asked.
-    prompts: Callable[[Item, int], Prompt]
+    prompts: Callable[[Item, int], PromptContent]
     limits: Limits = field(default_factory=Limits)
     tls: Tls = field(default_factory=Tls)
     count_tokens: CountTokens | None = None  # output is counted again with it

@@ -14,7 +14,7 @@ from headway.loadtest.record import Fate, Record
 from headway.loadtest.runner.degraded import Counts
 
 RECENT_S = 5.0
-_FAILED = (Fate.TIMEOUT, Fate.REFUSED, Fate.SERVER_ERROR, Fate.CONNECTION)
+_FAILED = (Fate.TIMEOUT, Fate.REFUSED, Fate.SERVER_ERROR, Fate.TOO_LONG, Fate.CONNECTION)
 
 
 class Tick(msgspec.Struct, array_like=True):

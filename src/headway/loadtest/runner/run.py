@@ -1,4 +1,4 @@
-"""`Run`: a plan carried out. The one door to everything that makes a load and measures it.
+"""`Runner`: a plan carried out. The one door to everything that makes a load and measures it.
 
 measured = await run(plan, on_progress=show)
 """
@@ -16,12 +16,11 @@ from dataclasses import dataclass, field
 from time import monotonic_ns
 
 from headway.loadtest.client.limits import NS_PER_S
-from headway.loadtest.errors import InvalidPlan
 from headway.loadtest.record import Record
 from headway.loadtest.result import Environment, Signals
 from headway.loadtest.runner.degraded import Degraded
 from headway.loadtest.runner.measure import CHECK_S, Measurement, Part
-from headway.loadtest.runner.plan import ClosedLoad, Plan
+from headway.loadtest.runner.plan import Plan
 from headway.loadtest.runner.processes import NoteTick, Processes
 from headway.loadtest.runner.progress import Meter, Progress, Tick
 from headway.loadtest.side.aside import aside
@@ -65,10 +64,10 @@ async def run(plan: Plan, *, on_progress: OnProgress | None = None) -> Measured:
     Ctrl-C (and SIGTERM) ends the offering and waits a little for what is under way; a second one does not wait. What
     was measured is returned.
     """
-    return await Run(plan, on_progress=on_progress).run()
+    return await Runner(plan, on_progress=on_progress).run()
 
 
-class Run:
+class Runner:
     """`run` once; `stop` does what Ctrl-C does."""
 
     def __init__(self, plan: Plan, *, on_progress: OnProgress | None = None) -> None:
@@ -144,8 +143,6 @@ class Run:
         records = [record for part in parts for record in part.records]
         records.sort(key=lambda record: record.index)
         ended_early = "; ".join(dict.fromkeys(part.ended_early for part in parts if part.ended_early))
-        if not records and not ended_early and not self._stops:
-            self._check_time(parts)
         return Measured(
             started_at=started_at.isoformat(timespec="milliseconds"),
             elapsed_s=elapsed_s,
@@ -164,16 +161,6 @@ class Run:
             client_failed=any(part.client_failed for part in parts),
             notes=list(dict.fromkeys(note for part in parts for note in part.notes)),
         )
-
-    def _check_time(self, parts: list[Part]) -> None:
-        """A closed loop always has something to send: raises InvalidPlan where nothing was. Open ones may have none."""
-        load = self._plan.load
-        if isinstance(load, ClosedLoad) and load.duration_s is not None and load.requests != 0:
-            late_s = max((lag_ns for part in parts for lag_ns in part.loop_lag_ns), default=0) / NS_PER_S
-            raise InvalidPlan(
-                f"Nothing was sent: the {load.duration_s:g} s of the load were over before this client came to its "
-                f"first request (its event loop was late by {late_s:.2g} s). Use a longer --duration."
-            )
 
     @contextlib.contextmanager
     def _interruptible(self) -> Iterator[None]:

@@ -19,7 +19,7 @@ _REDIRECTS = (301, 302, 307, 308)
 
 
 @dataclass(frozen=True, slots=True)
-class Answer:
+class HttpAnswer:
     status: int
     headers: Mapping[str, str]  # names in lower case
     body: bytes
@@ -45,7 +45,7 @@ class SideChannel:
         self._timeout_s = timeout_s
         self._connection: http.client.HTTPConnection | None = None
 
-    def get(self, path: str) -> Answer:
+    def get(self, path: str) -> HttpAnswer:
         """One redirect on the same server is followed."""
         answer = self._ask("GET", path, None, {})
         if answer.status in _REDIRECTS:
@@ -65,7 +65,7 @@ class SideChannel:
             return answer.json if answer.status == 200 else None
         return None
 
-    def post(self, path: str, body: bytes, headers: Mapping[str, str]) -> Answer:
+    def post(self, path: str, body: bytes, headers: Mapping[str, str]) -> HttpAnswer:
         return self._ask("POST", path, body, headers)
 
     def close(self) -> None:
@@ -73,7 +73,7 @@ class SideChannel:
             self._connection.close()
             self._connection = None
 
-    def _ask(self, method: str, path: str, body: bytes | None, headers: Mapping[str, str]) -> Answer:
+    def _ask(self, method: str, path: str, body: bytes | None, headers: Mapping[str, str]) -> HttpAnswer:
         kept = self._connection is not None
         try:
             return self._ask_once(method, path, body, headers)
@@ -87,7 +87,7 @@ class SideChannel:
             self.close()
             raise _as_os_error(error) from None
 
-    def _ask_once(self, method: str, path: str, body: bytes | None, headers: Mapping[str, str]) -> Answer:
+    def _ask_once(self, method: str, path: str, body: bytes | None, headers: Mapping[str, str]) -> HttpAnswer:
         if self._connection is None:
             host, port = self._address.host, self._address.port
             if self._tls is None:
@@ -100,7 +100,7 @@ class SideChannel:
         told = {name.lower(): value for name, value in response.getheaders()}
         if not response.isclosed():
             self.close()  # there is more than anybody wants
-        return Answer(response.status, told, data)
+        return HttpAnswer(response.status, told, data)
 
 
 def _as_os_error(error: Exception) -> OSError:

@@ -15,7 +15,7 @@ from headway.loadtest.client.request import Accepted, Ask, RequestWriter
 from headway.loadtest.errors import LoadTestError, Rejected, Unauthorised, UnknownModel, Unreachable
 from headway.loadtest.record import Record
 from headway.loadtest.side.aside import aside
-from headway.loadtest.side.channel import Answer, SideChannel
+from headway.loadtest.side.channel import HttpAnswer, SideChannel
 from headway.loadtest.side.reach import reach
 from headway.workload.item import Item
 
@@ -98,7 +98,7 @@ class _Probe:
             listed = listed or _names(answer)
         return listed
 
-    def _get(self, path: str, headers: Mapping[str, str]) -> Answer:
+    def _get(self, path: str, headers: Mapping[str, str]) -> HttpAnswer:
         names = {**self._ask.common_headers(), **{name.lower(): value for name, value in headers.items()}}
         channel = self._channel.with_headers(names)
         try:
@@ -133,7 +133,7 @@ class _Probe:
             + (f"It serves: {shown}." if models else "It does not say which it serves.")
         )
 
-    def _unauthorised(self, answer: Answer, tenant: str = "") -> Unauthorised:
+    def _unauthorised(self, answer: HttpAnswer, tenant: str = "") -> Unauthorised:
         whose = f" of tenant {tenant!r}" if tenant else ""
         given = any(
             "authorization" in name.lower() or "key" in name.lower()
@@ -146,7 +146,7 @@ class _Probe:
 
     # -- a small request -----------------------------------------------------------------------------------------------
 
-    def _negotiate(self, ask: Ask, models: Sequence[str]) -> tuple[Accepted, Answer]:
+    def _negotiate(self, ask: Ask, models: Sequence[str]) -> tuple[Accepted, HttpAnswer]:
         """Leave out what is refused, until the server answers."""
         accepted = ask.accepted
         while True:
@@ -176,7 +176,7 @@ class _Probe:
             return dataclasses.replace(accepted, **without)
         return None
 
-    def _post(self, ask: Ask) -> Answer:
+    def _post(self, ask: Ask) -> HttpAnswer:
         writer = RequestWriter(ask)
         tenant = "" if "authorization" in ask.common_headers() else next(iter(ask.tenant_headers), "")
         headers = {name: value for name, value in writer.headers(tenant).items() if name != "host"}
@@ -198,7 +198,7 @@ class _Probe:
             time.sleep(min(MAX_WAIT_S, wait_s if wait_s >= 0 else 1.0))
         return answer
 
-    def _rejected(self, answer: Answer, words: str) -> Rejected:
+    def _rejected(self, answer: HttpAnswer, words: str) -> Rejected:
         path = f"{self._ask.address.base}/…"
         advice = {
             404: f" There is no such route under {self._ask.address.base or '/'}; check the URL's path.",
@@ -213,7 +213,7 @@ class _Probe:
 
     # -- its answer ----------------------------------------------------------------------------------------------------
 
-    def _look_at(self, ask: Ask, accepted: Accepted, answer: Answer) -> Accepted:
+    def _look_at(self, ask: Ask, accepted: Accepted, answer: HttpAnswer) -> Accepted:
         record = Record(0, "", "", PROBE.input_tokens, PROBE.output_tokens, 0)
         if not ask.stream:
             wrong, _ = read_whole(record, answer.body)
@@ -227,7 +227,7 @@ class _Probe:
             raise Rejected(f"{self._where} answers a small request, and {wrong}.")
         return accepted
 
-    def _look_at_stream(self, ask: Ask, accepted: Accepted, answer: Answer, record: Record) -> str:
+    def _look_at_stream(self, ask: Ask, accepted: Accepted, answer: HttpAnswer, record: Record) -> str:
         reading = Reading(record, choices=ask.choices)
         reading.feed(answer.body, 0)
         reading.judge()
@@ -240,7 +240,7 @@ class _Probe:
         return ""
 
 
-def _names(answer: Answer) -> tuple[str, ...]:
+def _names(answer: HttpAnswer) -> tuple[str, ...]:
     told = answer.json if answer.status == 200 else None
     cards = told.get("data") if isinstance(told, dict) else None
     if not isinstance(cards, list):

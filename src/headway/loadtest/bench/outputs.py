@@ -1,0 +1,179 @@
+"""Where an output goes. A file is replaced whole or not at all; a pipe, a terminal or a device is written to.
+
+Of a symbolic link the target is replaced, never the link. `/dev/stdout` is the stream itself, also where a shell sent
+that to a file: replaced, it would lose what is printed before and after.
+"""
+
+from __future__ import annotations
+
+import errno
+import fcntl
+import os
+import re
+import stat
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import BinaryIO
+
+from headway.loadtest.errors import InvalidPlan
+
+MAX_LINKS = 40  # as Linux follows
+HEAD_BYTES = 4096  # that tell what a file is
+_DESCRIPTOR = re.compile(r"/(?:dev/fd|proc/self/fd)/(\d{1,6})")
+_STREAMS = {"/dev/stdin": 0, "/dev/stdout": 1, "/dev/stderr": 2}
+_STDOUT = 1
+_REFUSED = {stat.S_ISDIR: "a folder; a file's name is needed", stat.S_ISBLK: "a disk", stat.S_ISSOCK: "a socket"}
+
+Write = Callable[[BinaryIO], object]
+
+
+def check_output(path: Path, is_ours: Callable[[bytes], bool], what: str) -> None:
+    """Before a load is made for hours: raises InvalidPlan where `path` could not be written, or what is there is no
+    result. `is_ours` is given a file's first bytes, and says whether it is `what` is to be written: that is replaced.
+    """
+    descriptor = descriptor_of(path)
+    if descriptor is not None:
+        _check_descriptor(path, descriptor)
+        return
+    mode = _mode(path)
+    for of_kind, words in _REFUSED.items():
+        if mode is not None and of_kind(mode):
+            raise InvalidPlan(f"{path} is {words}.")
+    if mode is not None and not stat.S_ISREG(mode):
+        if not os.access(path, os.W_OK):
+            raise InvalidPlan(f"{path}: nothing can be written there.")
+        return
+    target = Path(os.path.realpath(path))
+    new_folder(target.parent)
+    if not os.access(target.parent, os.W_OK):
+        raise InvalidPlan(f"{target.parent}: nothing can be written there.")
+    if mode is not None:
+        head = _head(path)
+        if head and not is_ours(head):
+            raise InvalidPlan(f"{path} is there, and is no {what} of headway bench: it is not overwritten.")
+
+
+def check_apart(paths: list[Path]) -> None:
+    """Raises InvalidPlan where two outputs would go to one place, and one of them be lost."""
+    seen: dict[str | int, Path] = {}
+    for path in paths:
+        place = _place(path)
+        if place in seen and place != os.devnull:
+            other = "" if seen[place] == path else f" ({seen[place]} is the same)"
+            raise InvalidPlan(f"Two outputs would go to {path}{other}. Give each a file of its own.")
+        seen[place] = path
+
+
+def is_stdout(path: Path) -> bool:
+    """Whether what is written there comes out where a program prints."""
+    return descriptor_of(path) == _STDOUT
+
+
+def descriptor_of(path: Path) -> int | None:
+    """The open stream that a path stands for, None for all other paths."""
+    link = Path.cwd() / path
+    for _ in range(MAX_LINKS):
+        name = os.path.normpath(link)
+        if name in _STREAMS:
+            return _STREAMS[name]
+        if found := _DESCRIPTOR.fullmatch(name):
+            return int(found[1])
+        if not link.is_symlink():
+            break
+        link = link.parent / link.readlink()
+    return _STDOUT if _is_where_stdout_goes(path) else None
+
+
+def _is_where_stdout_goes(path: Path) -> bool:
+    """A file that the shell opened for what is printed."""
+    try:
+        there, printed = path.stat(), os.fstat(_STDOUT)
+    except OSError:
+        return False
+    return stat.S_ISREG(there.st_mode) and os.path.samestat(there, printed)
+
+
+def _place(path: Path) -> str | int:
+    descriptor = descriptor_of(path)
+    return os.path.realpath(path) if descriptor is None else descriptor
+
+
+def _mode(path: Path) -> int | None:
+    """None: nothing is there yet."""
+    try:
+        return path.stat().st_mode
+    except FileNotFoundError:
+        return None
+    except OSError as error:
+        if error.errno == errno.ENOTDIR:
+            return None  # which the folder's making tells better
+        raise _cannot(path, error) from None
+
+
+def _check_descriptor(path: Path, descriptor: int) -> None:
+    try:
+        flags = fcntl.fcntl(descriptor, fcntl.F_GETFL)
+    except OSError as error:
+        raise _cannot(path, error) from None
+    if flags & os.O_ACCMODE == os.O_RDONLY:
+        raise InvalidPlan(f"{path}: nothing can be written there.")
+
+
+def _head(path: Path) -> bytes:
+    try:
+        with path.open("rb") as file:
+            return file.read(HEAD_BYTES)
+    except OSError as error:
+        raise InvalidPlan(
+            f"{path} is there and cannot be read ({error.strerror or error}): it is not overwritten."
+        ) from None
+
+
+def new_folder(folder: Path) -> None:
+    """Raises InvalidPlan where it cannot be."""
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise InvalidPlan(f"{folder}: this folder cannot be made: {error.strerror or error}") from None
+
+
+def write_output(path: Path, write: Write) -> None:
+    """A file: all of it or nothing. Raises InvalidPlan where it cannot be written."""
+    try:
+        with _opened(path) as out:
+            write(out)
+    except OSError as error:
+        raise _cannot(path, error) from None
+
+
+def write_bytes(path: Path, content: bytes) -> None:
+    write_output(path, lambda out: out.write(content))
+
+
+@contextmanager
+def _opened(path: Path) -> Iterator[BinaryIO]:
+    descriptor = descriptor_of(path)
+    if descriptor is not None:
+        sys.stdout.flush()  # what was printed before comes before
+        with os.fdopen(os.dup(descriptor), "wb") as out:
+            yield out
+        return
+    mode = _mode(path)
+    if mode is not None and not stat.S_ISREG(mode) and not stat.S_ISDIR(mode):
+        with path.open("wb") as out:
+            yield out
+        return
+    target = Path(os.path.realpath(path))
+    beside = target.with_name(f".{target.name}.new")
+    try:
+        with beside.open("wb") as out:
+            yield out
+        beside.replace(target)
+    finally:
+        beside.unlink(missing_ok=True)
+
+
+def _cannot(path: Path, error: OSError) -> InvalidPlan:
+    return InvalidPlan(f"{path} cannot be written: {error.strerror or error}.")
