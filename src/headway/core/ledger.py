@@ -6,7 +6,7 @@ any time t a tenant spends at most `limit + limit × t / minute`. Tokens are tak
 `max_tokens`), so that no number of concurrent calls can spend more; the rest comes back when a request ends.
 
 Of several gateways that share limits each has its own ledger, which may grant only what it was given (`allow`, with
-`refill_ratio` 0): whoever moves allowances between them stores numbers, and decides nothing.
+`refill_ratio` 0): whoever moves allowances between them stores numbers, and decides nothing (`core/sharing.py`).
 """
 
 from __future__ import annotations
@@ -15,12 +15,14 @@ from collections.abc import Callable
 from collections.abc import Sequence as ReadOnlySequence
 from dataclasses import dataclass
 
-from headway.core.errors import MAX_RETRY_AFTER_S, QuotaExceeded
+from headway.core.errors import MAX_RETRY_AFTER_S, QuotaExceeded, QuotaStoreLost, Refused
 from headway.core.tenants import NO_LIMITS, TenantLimits
 
 NS_PER_MINUTE = 60_000_000_000
 # How much a finished request's stay counts beside what is known of those before it.
 STAY_RATE = 0.1
+# A store that does not answer is asked again within a second; until it does, nobody can say when it will.
+RETRY_LOST_S = 2.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,8 +36,14 @@ class Amounts:
     def __bool__(self) -> bool:
         return bool(self.slots or self.requests or self.tokens)
 
+    def __add__(self, other: Amounts) -> Amounts:
+        return Amounts(self.slots + other.slots, self.requests + other.requests, self.tokens + other.tokens)
 
-@dataclass(frozen=True, slots=True)
+
+NOTHING = Amounts()
+
+
+@dataclass(slots=True)
 class Quota:
     """One limit as its tenant sees it: `remaining` now, and whole again in `reset_s` if nothing more is spent."""
 
@@ -59,17 +67,27 @@ class Lease:
 class _Bucket:
     """What is left to spend. Exact: it counts in parts of which a ns refills as many as a minute allows."""
 
-    __slots__ = ("parts", "refilled_ns")
+    __slots__ = ("elsewhere", "gained", "parts", "refilled_ns", "seen_ns")
 
     def __init__(self, parts: int, now: int) -> None:
         self.parts = parts
         self.refilled_ns = now
+        self.gained = 0  # parts that came of themselves, less those that were beyond a minute's worth
+        self.elsewhere: int | None = None  # parts that a store had at `seen_ns`, beside those here; None: not seen yet
+        self.seen_ns = now
 
     def refill(self, per_minute: int, now: int) -> None:
         """Up to `now`, and to a minute's worth."""
         elapsed_ns = max(0, now - self.refilled_ns)
-        self.parts = min(per_minute * NS_PER_MINUTE, self.parts + per_minute * elapsed_ns)
+        before = self.parts
+        self.parts = min(per_minute * NS_PER_MINUTE, before + per_minute * elapsed_ns)
+        self.gained += self.parts - before
         self.refilled_ns += elapsed_ns
+
+    def begin(self, per_minute: int) -> None:
+        """With a minute's worth, which came of itself."""
+        self.parts += per_minute * NS_PER_MINUTE
+        self.gained += per_minute * NS_PER_MINUTE
 
     def missing(self, amount: int) -> int:
         """How much more it would have to hold, in whole ones, for `amount` to be taken."""
@@ -82,9 +100,13 @@ class _Bucket:
     def whole(self) -> int:
         return self.parts // NS_PER_MINUTE
 
-    def quota(self, limit: int) -> Quota:
-        reset_s = max(0, limit * NS_PER_MINUTE - self.parts) / limit / 1e9
-        return Quota(limit, min(limit, max(0, self.whole)), reset_s)
+    def quota(self, limit: int, now: int, *, shared: bool) -> Quota:
+        """`shared`: what is in the store counts as well, as it was seen last and has refilled since."""
+        most, parts = limit * NS_PER_MINUTE, self.parts
+        if shared:
+            seen = most if self.elsewhere is None else self.elsewhere + limit * max(0, now - self.seen_ns)
+            parts += min(most, seen)
+        return Quota(limit, min(limit, max(0, parts // NS_PER_MINUTE)), max(0, most - parts) / limit / 1e9)
 
 
 class _Account:
@@ -116,24 +138,29 @@ class Ledger:
     def __init__(self, limits: Callable[[str], TenantLimits], *, refill_ratio: float = 1.0) -> None:
         self._limits = limits
         self.refill_ratio = refill_ratio
+        self.closed = False  # no tenant that has a limit gets anything: nobody knows what is left
+        self.unanswered = False  # what is missing may be in the store, which does not answer: not the tenant's fault
         self._accounts: dict[str, _Account] = {}
 
     def missing(self, tenant: str, amounts: Amounts, now: int) -> Amounts:
         """What more would have to be allowed for `amounts` to be taken; nothing when they could be."""
         account = self._account(tenant, now)
         limits = account.limits
-        slots_over = account.slots + amounts.slots - self._slots_allowed(account)
-        return Amounts(
-            max(0, slots_over) if limits.max_concurrency and amounts.slots else 0,
-            account.requests.missing(amounts.requests) if limits.requests_per_minute else 0,
-            account.tokens.missing(amounts.tokens) if limits.tokens_per_minute else 0,
-        )
+        if self.closed:
+            return Amounts(
+                amounts.slots if limits.max_concurrency else 0,
+                amounts.requests if limits.requests_per_minute else 0,
+                amounts.tokens if limits.tokens_per_minute else 0,
+            )
+        slots = account.slots + amounts.slots - self._slots_allowed(account) if limits.max_concurrency else 0
+        requests = account.requests.missing(amounts.requests) if limits.requests_per_minute else 0
+        tokens = account.tokens.missing(amounts.tokens) if limits.tokens_per_minute else 0
+        slots = max(0, slots) if amounts.slots else 0
+        return Amounts(slots, requests, tokens) if slots or requests or tokens else NOTHING
 
     def take(self, tenant: str, each: ReadOnlySequence[Amounts], now: int) -> list[Lease]:
         """A lease on each of the amounts, or, with `QuotaExceeded` and nothing changed, on none of them."""
-        total = Amounts(
-            sum(one.slots for one in each), sum(one.requests for one in each), sum(one.tokens for one in each)
-        )
+        total = sum(each[1:], each[0])
         if missing := self.missing(tenant, total, now):
             raise self._refusal(tenant, missing)
         account = self._accounts[tenant]
@@ -149,7 +176,8 @@ class Ledger:
         account = self._account(lease.tenant, now)
         account.slots -= lease.amounts.slots
         account.spend(0, tokens - lease.amounts.tokens)
-        self._account(lease.tenant, now)  # a bucket holds a minute's worth and no more
+        if tokens < lease.amounts.tokens:
+            self._account(lease.tenant, now)  # a bucket holds a minute's worth and no more
         stay_ns = now - lease.taken_ns
         account.stay_ns += (stay_ns - account.stay_ns) * (STAY_RATE if account.stay_ns else 1.0)
 
@@ -166,6 +194,39 @@ class Ledger:
         account.tokens.add(made.tokens)
         return made
 
+    def free(self, tenant: str, now: int) -> Amounts:
+        """What could be taken now, in whole ones; negative what is owed, or held beyond what is allowed."""
+        account = self._account(tenant, now)
+        return Amounts(self._slots_allowed(account) - account.slots, account.requests.whole, account.tokens.whole)
+
+    def allowed_slots(self, tenant: str) -> int:
+        """By `allow`, whatever the ratio is."""
+        account = self._accounts.get(tenant)
+        return account.allowed_slots if account is not None else 0
+
+    def set_refill_ratio(self, ratio: float, now: int) -> None:
+        """From `now` on: what has refilled until then, if anything, did so at the old one."""
+        for tenant, account in self._accounts.items():
+            self._account(tenant, now)
+            account.requests.refilled_ns = account.tokens.refilled_ns = max(now, account.tokens.refilled_ns)
+        self.refill_ratio = ratio
+
+    def gained(self, tenant: str) -> Amounts:
+        """Requests and tokens that came of themselves since this was last asked; a part of one is left for later."""
+        account = self._accounts.get(tenant)
+        if account is None:
+            return Amounts()
+        whole = Amounts(0, account.requests.gained // NS_PER_MINUTE, account.tokens.gained // NS_PER_MINUTE)
+        account.requests.gained -= whole.requests * NS_PER_MINUTE
+        account.tokens.gained -= whole.tokens * NS_PER_MINUTE
+        return whole
+
+    def left_elsewhere(self, tenant: str, left: Amounts, now: int) -> None:
+        """What a store has beside what is allowed here: for `quotas` to tell, and for nobody to take."""
+        account = self._account(tenant, now)
+        for bucket, whole in ((account.requests, left.requests), (account.tokens, left.tokens)):
+            bucket.elsewhere, bucket.seen_ns = whole * NS_PER_MINUTE, now
+
     def held(self, tenant: str) -> int:
         """Slots taken and not yet given back."""
         account = self._accounts.get(tenant)
@@ -174,9 +235,13 @@ class Ledger:
     def quotas(self, tenant: str, now: int) -> dict[str, Quota]:
         """Of `requests` and `tokens` a minute, those that are limited."""
         account = self._account(tenant, now)
-        limits = {"requests": account.limits.requests_per_minute, "tokens": account.limits.tokens_per_minute}
-        buckets = {"requests": account.requests, "tokens": account.tokens}
-        return {name: buckets[name].quota(limit) for name, limit in limits.items() if limit}
+        shared = not self.refill_ratio
+        found = {}
+        if limit := account.limits.requests_per_minute:
+            found["requests"] = account.requests.quota(limit, now, shared=shared)
+        if limit := account.limits.tokens_per_minute:
+            found["tokens"] = account.tokens.quota(limit, now, shared=shared)
+        return found
 
     def _account(self, tenant: str, now: int) -> _Account:
         """The tenant's account, refilled up to `now`."""
@@ -188,8 +253,8 @@ class Ledger:
         if ratio:
             requests, tokens = int(limits.requests_per_minute * ratio), int(limits.tokens_per_minute * ratio)
             if limits is not before:  # what was not limited begins full
-                account.requests.parts += 0 if before.requests_per_minute else requests * NS_PER_MINUTE
-                account.tokens.parts += 0 if before.tokens_per_minute else tokens * NS_PER_MINUTE
+                account.requests.begin(0 if before.requests_per_minute else requests)
+                account.tokens.begin(0 if before.tokens_per_minute else tokens)
             account.requests.refill(requests, now)
             account.tokens.refill(tokens, now)
         return account
@@ -199,9 +264,15 @@ class Ledger:
         ratio = self.refill_ratio
         return max(1, int(account.limits.max_concurrency * ratio)) if ratio else account.allowed_slots
 
-    def _refusal(self, tenant: str, missing: Amounts) -> QuotaExceeded:
+    def _refusal(self, tenant: str, missing: Amounts) -> Refused:
         account = self._accounts[tenant]
         limits = account.limits
+        if self.closed or self.unanswered:
+            return QuotaStoreLost(
+                "This key has limits that several gateways share, and the store that keeps what is left of them does "
+                "not answer. Try again.",
+                retry_after_s=RETRY_LOST_S,
+            )
         if missing.slots:
             # Slots come back one by one, as evenly as they were taken.
             wait_s = account.stay_ns / max(1, account.slots) * missing.slots / 1e9
@@ -214,7 +285,8 @@ class Ledger:
         what = "requests" if missing.requests else "tokens"
         limit = limits.requests_per_minute if missing.requests else limits.tokens_per_minute
         short = missing.requests or missing.tokens
-        wait_s = short / (limit * self.refill_ratio) * 60 if self.refill_ratio else 1.0
+        # Where several ledgers share a limit it refills for all of them: no sooner than if this were the only one.
+        wait_s = short / (limit * (self.refill_ratio or 1.0)) * 60
         return QuotaExceeded(
             f"This key's limit is {limit} {what} a minute, and {short} more would be needed now. Wait, or ask for less"
             f"{' (max_tokens counts until the answer has ended)' if what == 'tokens' else ''}.",
