@@ -300,3 +300,25 @@ def test_a_restart_takes_running_jobs_back_at_once(directory):
             store.jobs.complete(before, b"from before", NOW_S)
         assert [claim(store).job.id for _ in range(2)] == ["job_0", "job_2"]
         assert store.jobs.response("job_1") == b"answer"
+
+
+def test_what_has_waited_too_long_can_be_claimed_to_end_it(store):
+    for number, not_before_s in enumerate((0.0, NOW_S + 1000.0)):
+        store.jobs.create(
+            f"job_{number}", "t", b"{}", kind="k", endpoint="e", now_s=NOW_S + number, not_before_s=not_before_s
+        )
+    late = [
+        store.jobs.claim_next("w", NOW_S + 20, lease_s=1, created_before_s=NOW_S + before_s)
+        for before_s in (-1, 0, 0, 1)  # also one that may not start yet
+    ]
+    assert [None if one is None else one.job.id for one in late] == [None, "job_0", None, "job_1"]
+
+
+def test_what_it_takes_grows_with_what_it_holds_and_shrinks_with_what_it_forgets(store):
+    empty = store.used_bytes()
+    store.jobs.create("job_1", "t", b"x" * 500_000, kind="k", endpoint="e", now_s=NOW_S)
+    full = store.used_bytes()
+    assert full - empty > 490_000  # pages that were there already had room for a little
+    store.jobs.cancel("job_1", "t", NOW_S)
+    store.jobs.delete("job_1", "t", NOW_S)
+    assert store.used_bytes() - empty < 100_000

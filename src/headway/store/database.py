@@ -171,6 +171,11 @@ class Database:
         found = self.row(sql, parameters)
         return None if found is None else found[0]
 
+    def used_bytes(self) -> int:
+        """Pages in use: what was deleted is used again, though the file does not shrink."""
+        pages = self.value("PRAGMA page_count") - self.value("PRAGMA freelist_count")
+        return int(pages * self.value("PRAGMA page_size"))
+
     def check(self) -> None:
         """Read every page and every index. Raises `Corrupt` with SQLite's first complaint. Slow on a large store."""
         complaint = self.value("PRAGMA integrity_check(1)")

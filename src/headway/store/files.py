@@ -164,6 +164,10 @@ class Files:
     def used_bytes(self, tenant: str) -> int:
         return int(self._database.value("SELECT coalesce(sum(bytes), 0) FROM files WHERE tenant = ?", (tenant,)))
 
+    def all_bytes(self) -> int:
+        """Of all tenants."""
+        return int(self._database.value("SELECT coalesce(sum(bytes), 0) FROM files"))
+
     def delete(self, id: str, tenant: str, now_s: float) -> None:
         """Raises `InUse` while a batch that has not ended reads it: it could not go on after a restart."""
         with self._database.transaction():

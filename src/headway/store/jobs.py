@@ -109,9 +109,18 @@ class Jobs:
             return job
 
     def claim_next(
-        self, owner: str, now_s: float, *, lease_s: float, kind: str | None = None, tenant: str | None = None
+        self,
+        owner: str,
+        now_s: float,
+        *,
+        lease_s: float,
+        kind: str | None = None,
+        tenant: str | None = None,
+        created_before_s: float | None = None,
     ) -> Claim | None:
         """The oldest job that may start, or None. Lost leases are taken back first.
+
+        With `created_before_s`, the oldest of those that have waited so long, whether it may start or not.
 
         Whose turn it is, when tenants differ, is decided by the caller: see `backlog`, and name the `tenant`.
         """
@@ -119,11 +128,12 @@ class Jobs:
         until_s = seconds(now_s, "now_s") + seconds(lease_s, "lease_s", least=0.001)
         chosen = {column: value for column, value in (("kind", kind), ("tenant", tenant)) if value is not None}
         conditions = "".join(f" AND {column} = ?" for column in chosen)
+        column, value = ("not_before_s", now_s) if created_before_s is None else ("created_at_s", created_before_s)
         with self._database.transaction():
             self.take_back(now_s)
             found = self._database.value(
-                f"SELECT id FROM jobs WHERE state = 'queued' AND not_before_s <= ?{conditions} ORDER BY seq LIMIT 1",
-                (now_s, *chosen.values()),
+                f"SELECT id FROM jobs WHERE state = 'queued' AND {column} <= ?{conditions} ORDER BY seq LIMIT 1",
+                (value, *chosen.values()),
             )
             if found is None:
                 return None

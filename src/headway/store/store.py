@@ -106,6 +106,10 @@ class Store:
         forget_deleted(self._database, now_s)
         return Swept(sum(part.deleted for part in parts), any(part.more for part in parts))
 
+    def used_bytes(self) -> int:
+        """What everything in it takes: rows, the bodies of jobs, and the contents of files."""
+        return self._database.used_bytes() + self.files.all_bytes()
+
     def check(self) -> None:
         """Read everything there is. Raises `Corrupt` for the first thing that is not as it was written. Slow."""
         self._database.check()
