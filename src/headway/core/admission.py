@@ -86,10 +86,8 @@ class Admission:
 
         Raises `InvalidRequest` for what can never be let in, and what it is that is short for what cannot be now.
         """
-        for request in requests:
-            self._check_fits(request)
-        total_tokens = sum(request.total_tokens for request in requests)
-        self._check_tenant(requests, total_tokens)
+        self.check_possible(requests)
+        total_tokens = sum([request.total_tokens for request in requests])
         limits, count = self.limits, len(requests)
         if count > limits.max_waiting:
             raise InvalidRequest(
@@ -98,7 +96,7 @@ class Admission:
                 param="n",
             )
         self.check_waiting(count)
-        tokens = sum(request.prompt_tokens for request in requests)
+        tokens = sum([request.prompt_tokens for request in requests])
         # An empty waiting room takes any call whose prompts fit the model: a limit must never make one impossible.
         if self.waiting and self.waiting_tokens + tokens > limits.max_waiting_tokens:
             raise QueueFull(
@@ -115,6 +113,12 @@ class Admission:
         self.waiting_tokens += tokens
         self.claimed_tokens += total_tokens
         return [Reservation(request, lease) for request, lease in zip(requests, leases, strict=True)]
+
+    def check_possible(self, requests: ReadOnlySequence[Request]) -> None:
+        """Raises `InvalidRequest` for what can never be let in, whatever else is inside."""
+        for request in requests:
+            self._check_fits(request)
+        self._check_tenant(requests, sum([request.total_tokens for request in requests]))
 
     def check_waiting(self, more: int = 1) -> None:
         """Raises `QueueFull` when not so many `more` requests may wait, whatever they are."""

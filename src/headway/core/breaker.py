@@ -36,6 +36,8 @@ class Breaker:
 
     def allows(self, now: int) -> bool:
         """May a request be sent?"""
+        if self._rests_until_ns is None:
+            return True
         trust = self.trust(now)
         return trust is Trust.CLOSED or (trust is Trust.HALF_OPEN and not self._probing)
 

@@ -29,6 +29,7 @@ Kind = Literal[
     "return",  # its worker failed before the first byte; it waits again, where it stood
     "degrade",  # asked for more than there is at the moment; `why` says what is done to it
     "ladder",  # a level of the degradation ladder is entered or left; `why` names it
+    "replicas",  # how many workers there should be has changed; `why` is how many
     "worker",  # `why`: a worker's name, and what became of it
     "end",  # finished, cancelled while running, or failed; `why` is the reason or state
 ]
@@ -49,7 +50,7 @@ Listener = Callable[[Decision], None]
 
 
 def ignore(_: Decision) -> None:
-    """The listener when nobody listens."""
+    """For a scheduler that nobody listens to. A front builds no decision at all then: its listener is None."""
 
 
 def submitted(request: Request, lane: str, now: int) -> Decision:

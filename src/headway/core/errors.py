@@ -76,6 +76,12 @@ class QuotaExceeded(Refused):
     code = "quota_exceeded"
 
 
+class QuotaStoreLost(Refused):
+    """Limits are shared with other gateways, and the store that keeps what is left of them does not answer."""
+
+    code = "quota_store_lost"
+
+
 class Shed(Refused):
     """There is too much to do, and this tenant's work is the first to be left out."""
 

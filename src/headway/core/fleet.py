@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from headway.core.decisions import Decision, Listener, ignore
+from headway.core.decisions import Decision, Listener
 from headway.core.errors import ConfigError, NotFound, NoWorker
 from headway.core.lanes import Fit
 from headway.core.request import Request, RequestId
@@ -16,7 +16,7 @@ TYPICAL_RATE = 0.05
 NS_PER_S = 1_000_000_000
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Dispatch:
     """Send this request to that worker now."""
 
@@ -28,7 +28,7 @@ class Dispatch:
 class Fleet:
     """Nobody decides here who goes next: only where to."""
 
-    def __init__(self, listener: Listener = ignore) -> None:
+    def __init__(self, listener: Listener | None = None) -> None:
         self._listener = listener
         self.workers: dict[str, WorkerState] = {}
         self.flights: dict[RequestId, Flight] = {}
@@ -78,26 +78,28 @@ class Fleet:
         if self.workers and not pool:
             raise NotFound(f"No worker serves the model {request.model!r}.", param="model", code="model_not_found")
         usable = [worker for worker in pool if not worker.draining]
-        if not any(worker.breaker.allows(now) for worker in usable):
-            waits_ns = min((worker.breaker.retry_after_ns(now) for worker in usable), default=0)
-            raise NoWorker(
-                "No worker that could serve this request is up; they are tried again shortly.",
-                retry_after_s=max(1.0, waits_ns / NS_PER_S),
-            )
+        for worker in usable:
+            if worker.breaker.allows(now):
+                return
+        waits_ns = min((worker.breaker.retry_after_ns(now) for worker in usable), default=0)
+        raise NoWorker(
+            "No worker that could serve this request is up; they are tried again shortly.",
+            retry_after_s=max(1.0, waits_ns / NS_PER_S),
+        )
 
     def has_room(self, now: int) -> bool:
         """Could anybody be sent anywhere? Cheap: what a front asks before it looks for whose turn it is."""
-        return any(
-            worker.window.open(len(worker.flights)) and worker.breaker.allows(now) and not worker.draining
-            for worker in self.workers.values()
-        )
+        for worker in self.workers.values():
+            if _has_room(worker) and worker.breaker.allows(now) and not worker.draining:
+                return True
+        return False
 
     def choose(self, request: Request, tried: tuple[str, ...], now: int) -> Choice | Fit:
         """Where `request` should go now; or what it waits for. Workers that were `tried` only when no other is up."""
         up = [worker for worker in self._pool(request) if not worker.draining and worker.breaker.allows(now)]
         fresh = [worker for worker in up if worker.spec.id not in tried] if tried else up
         able = fresh or up
-        roomy = [worker for worker in able if worker.window.open(len(worker.flights))]
+        roomy = [worker for worker in able if _has_room(worker)]
         if not roomy:
             return Fit.OTHER if len(able) < len(up) else Fit.OTHER_KIND
         tokens = request.prompt_tokens
@@ -153,14 +155,28 @@ class Fleet:
         known = [ratio for worker in self.workers.values() if (ratio := worker.kv_used_ratio(now)) is not None]
         return sum(known) / len(known) if known else None
 
-    @property
-    def ttft_ns(self) -> float:
-        """What a first token takes once its request is sent: the best worker's mean; 0 before anything is known."""
-        return min((worker.ttft_ns for worker in self.workers.values() if worker.ttft_ns), default=0.0)
+    def up(self, now: int) -> int:
+        """How many take requests."""
+        return sum(1 for one in self.workers.values() if not one.draining and one.breaker.allows(now))
+
+    def busy(self) -> float:
+        """How many would be enough for what is in flight, if each were as full as its window."""
+        return sum(min(1.0, len(one.flights) / max(1.0, one.window.sequences)) for one in self.workers.values())
+
+    def first_token_ns(self, prompt_tokens: float) -> float:
+        """What a first token takes once its request is sent, at the best worker; 0 before anything is known."""
+        known = [worker.prompt_time.ns(prompt_tokens) for worker in self.workers.values() if worker.prompt_time]
+        return min(known, default=0.0)
 
     def _tell(self, worker_id: str, what: str, now: int) -> None:
-        self._listener(Decision(now, "worker", "", f"{worker_id}: {what}"))
+        if self._listener is not None:
+            self._listener(Decision(now, "worker", "", f"{worker_id}: {what}"))
 
     def _tell_trust(self, worker: WorkerState, before: object, now: int) -> None:
-        if (trust := worker.breaker.trust(now)) is not before:
+        if self._listener is not None and (trust := worker.breaker.trust(now)) is not before:
             self._tell(worker.spec.id, trust.value, now)
+
+
+def _has_room(worker: WorkerState) -> bool:
+    """For one more, and nothing that keeps it from reading its prompt soon."""
+    return not worker.reads and worker.window.open(len(worker.flights))

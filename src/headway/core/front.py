@@ -11,21 +11,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from collections.abc import Sequence as ReadOnlySequence
-from contextlib import contextmanager
 from dataclasses import dataclass
 
 from headway.core.admission import NS_PER_S, Admission, AdmissionLimits, Reservation
 from headway.core.alarms import Alarms
-from headway.core.decisions import Decision, Listener, ignore, submitted
-from headway.core.errors import (
-    Draining,
-    Expired,
-    HeadwayError,
-    InvalidRequest,
-    Refused,
-    TtftUnreachable,
-    WorkerLost,
-)
+from headway.core.decisions import Decision, Kind, Listener, submitted
+from headway.core.errors import Draining, Expired, HeadwayError, InvalidRequest, Refused, WorkerLost
 from headway.core.fairness import Fairness
 from headway.core.fleet import Dispatch, Fleet
 from headway.core.ladder import Ladder, Level, LevelChange, Mode
@@ -34,7 +25,8 @@ from headway.core.ledger import Ledger
 from headway.core.overload import Overload
 from headway.core.pace import StepTimeModel
 from headway.core.policies import HEADWAY, Policy
-from headway.core.promises import Promises
+from headway.core.promises import Promises, expired, unreachable
+from headway.core.replicas import ANY_NUMBER, ReplicaLimits
 from headway.core.request import Request, RequestId, State, Usage, move
 from headway.core.routing import Choice
 from headway.core.tenants import Tenants
@@ -63,6 +55,7 @@ class FrontLimits:
     queue_timeout_ns: int = 0
     age_bound_ns: int = 30 * NS_PER_S  # after this a request goes before everybody younger of its tenant
     lanes: tuple[LaneLimits, ...] = ONE_LANE
+    replicas: ReplicaLimits = ANY_NUMBER  # how few and how many workers are ever asked for
 
 
 class Front:
@@ -83,7 +76,7 @@ class Front:
         degradation: Degradation | None = None,
         remote: bool = False,
         policy: Policy = HEADWAY,
-        listener: Listener = ignore,
+        listener: Listener | None = None,
     ) -> None:
         self.tenants = tenants or Tenants()
         self.admission = Admission(admission, self.tenants, ledger)
@@ -91,14 +84,15 @@ class Front:
         self.fairness = Fairness(self.tenants.weight, apart=policy.by_tenant)
         self.lanes = Lanes(limits.lanes, max_overtakes=policy.max_overtakes, fairness=self.fairness, listener=listener)
         self.fleet = Fleet(listener)
-        self.overload = Overload(degradation or Degradation())
+        self.overload = Overload(degradation or Degradation(), limits.replicas)
         self.remote = remote
         self.draining = False
         self.closed = ""  # why nobody is let in at the moment; empty when open
         self.refused: dict[str, int] = {}  # by error code, since start
         self.ended: dict[str, int] = {}  # requests that ended here, never started, by state, since start
         self._listener = listener
-        self._promises = Promises(limits.queue_timeout_ns, limits.age_bound_ns, model, policy)
+        first_token_ns = self.fleet.first_token_ns if remote else None
+        self._promises = Promises(limits.queue_timeout_ns, limits.age_bound_ns, model, policy, first_token_ns)
         self._reservations: dict[RequestId, Reservation] = {}
         self._give_up = Alarms()
 
@@ -107,11 +101,14 @@ class Front:
     def treat(self, asked: Asked, now: int) -> Treatment:
         """What becomes of a request before it is prepared: the ladder's levels, and the limits. See `treatment.py`."""
         limits = self.tenants.of(asked.tenant)
-        with self._counting_refusals(asked.id, now, asked.prompt_tokens):
+        try:
             treatment = self.overload.treat(asked, limits, self.admission)
+        except HeadwayError as refusal:
+            self._count_refusal(refusal, asked.id, now, asked.prompt_tokens)
+            raise
         if treatment.degraded:
             numbers = {"max_tokens": treatment.max_tokens, "priority": treatment.priority}
-            self._listener(Decision(now, "degrade", asked.id, treatment.header, numbers))
+            self._decided(now, "degrade", asked.id, treatment.header, **numbers)
         return treatment
 
     def submit(self, request: Request, now: int) -> None:
@@ -123,33 +120,44 @@ class Front:
 
     def submit_all(self, requests: ReadOnlySequence[Request], now: int) -> None:
         """Let all of them in, or none: the samples and prompts of one call stand or fall together."""
-        prompt_tokens = sum(request.prompt_tokens for request in requests)
-        with self._counting_refusals(requests[0].id, now, prompt_tokens):
-            if len({request.id for request in requests}) < len(requests):
-                raise InvalidRequest("Two requests of one call have the same id.", param="request_id")
-            assert len({request.tenant for request in requests}) == 1, "one call has one tenant"
-            for request in requests:
-                self._check(request, now)
-                self._promises.stamp(request, now)
-                self._check_ttft(request, now)
-            reservations = self.admission.reserve(requests, now)
+        prompt_tokens = sum([request.prompt_tokens for request in requests])
+        try:
+            reservations = self._reserved(requests, now)
+        except HeadwayError as refusal:
+            self._count_refusal(refusal, requests[0].id, now, prompt_tokens)
+            raise
         self.overload.demand.offered(len(requests), prompt_tokens)
         for reservation in reservations:
             self._admit(reservation, now)
+
+    def _reserved(self, requests: ReadOnlySequence[Request], now: int) -> list[Reservation]:
+        if len(requests) > 1:
+            if len({request.id for request in requests}) < len(requests):
+                raise InvalidRequest("Two requests of one call have the same id.", param="request_id")
+            assert len({request.tenant for request in requests}) == 1, "one call has one tenant"
+        for request in requests:
+            self._check(request, now)
+            self._promises.stamp(request, now)
+            self._check_ttft(request, now)
+        return self.admission.reserve(requests, now)
 
     def _admit(self, reservation: Reservation, now: int) -> None:
         request = reservation.request
         request.state = State.WAITING
         self._reservations[request.id] = reservation
-        self._listener(submitted(request, self.lanes.lane_of(request), now))
+        if self._listener is not None:
+            self._listener(submitted(request, self.lanes.lane_of(request), now))
         self.lanes.add(request, now)
         self._wait(request)
 
     def check_door(self, now: int) -> None:
         """Raise what `submit` would raise for any request at all: so that a refusal comes before its text is read."""
-        with self._counting_refusals("", now, None):
+        try:
             self._check_open()
             self.admission.check_waiting()
+        except HeadwayError as refusal:
+            self._count_refusal(refusal, "", now, None)
+            raise
 
     # -- starting --------------------------------------------------------------------------------------------------
 
@@ -158,7 +166,7 @@ class Front:
         request = self._next(accepts, now)
         if request is not None:
             self._charge(request, request.prompt_tokens + self.fairness.expected_output_tokens(request))
-            self._listener(Decision(now, "start", request.id, numbers={"waited_ns": now - request.arrival_ns}))
+            self._decided(now, "start", request.id, waited_ns=now - request.arrival_ns)
         return request
 
     def _next(self, accepts: Accepts, now: int) -> Request | None:
@@ -195,8 +203,9 @@ class Front:
             flight = self.fleet.send(request, choice.worker, output_tokens, now)
             self._charge(request, flight.tokens)
             request.state = move(request.state, State.PREFILL)
-            numbers = {"waited_ns": now - request.arrival_ns, **choice.terms}
-            self._listener(Decision(now, "dispatch", request.id, choice.worker, numbers))
+            if self._listener is not None:
+                numbers = {"waited_ns": now - request.arrival_ns, **choice.terms}
+                self._listener(Decision(now, "dispatch", request.id, choice.worker, numbers))
             yield Dispatch(request, choice.worker, choice)
 
     # -- the fleet -------------------------------------------------------------------------------------------------
@@ -251,8 +260,16 @@ class Front:
         self.admission.put_back(reservation)
         self.lanes.put_back(request, now)
         self._wait(request)
-        self._listener(Decision(now, "return", request_id, reservation.tried[-1]))
+        self._decided(now, "return", request_id, reservation.tried[-1])
         return None
+
+    def reconfigure(self, admission: AdmissionLimits, limits: FrontLimits, degradation: Degradation) -> None:
+        """Change limits. What was granted under the old ones stays granted; the lanes keep their classes."""
+        self.lanes.set_limits(limits.lanes)
+        self.admission.limits, self.limits = admission, limits
+        self.overload.degradation, self.overload.replicas.limits = degradation, limits.replicas
+        self._promises.set_bounds(limits.queue_timeout_ns, limits.age_bound_ns)
+        self._fleet_changed()
 
     # -- the ladder ------------------------------------------------------------------------------------------------
 
@@ -265,7 +282,10 @@ class Front:
         """
         known = [ratio for ratio in (kv_used_ratio, self.fleet.kv_used_ratio(now)) if ratio is not None]
         pressure = self.overload.pressure(self.admission, now, max(known, default=None), slo_met_ratio)
-        return self._tell(self.ladder.step(pressure, now), now)
+        changes = self._tell(self.ladder.step(pressure, now), now)
+        if self.remote and self.overload.resize(now, up=self.fleet.up(now), busy=self.fleet.busy()):
+            self._decided(now, "replicas", "", str(self.overload.replicas.desired), up=self.overload.replicas.up)
+        return changes
 
     def set_levels(self, modes: Mapping[Level, Mode], now: int) -> list[LevelChange]:
         """Pin levels on or off, or leave them to the load again."""
@@ -278,7 +298,7 @@ class Front:
     def _tell(self, changes: list[LevelChange], now: int) -> list[LevelChange]:
         for change in changes:
             why = f"{change.level.name.lower()}: {'on' if change.active else 'off'}"
-            self._listener(Decision(now, "ladder", "", why, {"height": change.height}))
+            self._decided(now, "ladder", "", why, height=change.height)
         return changes
 
     # -- leaving ---------------------------------------------------------------------------------------------------
@@ -289,7 +309,7 @@ class Front:
         if reservation is None or not reservation.waiting:
             return False
         self._leave_waiting(reservation.request, State.CANCELLED, now)
-        self._listener(Decision(now, "cancel", request_id, "waiting"))
+        self._decided(now, "cancel", request_id, "waiting")
         return True
 
     def fail_waiting(self, now: int) -> list[Request]:
@@ -297,7 +317,7 @@ class Front:
         failed = list(self.lanes)
         for request in failed:
             self._leave_waiting(request, State.FAILED, now)
-            self._listener(Decision(now, "end", request.id, "failed"))
+            self._decided(now, "end", request.id, "failed")
         return failed
 
     def settle(
@@ -309,7 +329,7 @@ class Front:
         """
         reservation = self._reservations.pop(request_id)
         request = reservation.request
-        self._listener(Decision(now, "settle", request_id, numbers={"output_tokens": usage.output_tokens}))
+        self._decided(now, "settle", request_id, output_tokens=usage.output_tokens)
         self.fleet.land(request, now, failed=failed)
         if end is not None:
             request.state = move(request.state, end)
@@ -334,8 +354,9 @@ class Front:
         """How long until a first token: the prompts that stand before it, at the rate they drain, and its own."""
         ahead = self.lanes.tokens_before(request, now)
         rate = self.admission.drain_tokens_per_ns
-        wait_ns = ahead / rate if rate else self._promises.prefill_ns(ahead)
-        return wait_ns + (self.fleet.ttft_ns if self.remote else self._promises.prefill_ns(request.prompt_tokens))
+        prefill_ns = self._promises.prefill_ns
+        wait_ns = ahead / rate if rate else prefill_ns(ahead) if ahead else 0.0
+        return wait_ns + prefill_ns(request.prompt_tokens)
 
     @property
     def not_ready_reason(self) -> str:
@@ -365,11 +386,7 @@ class Front:
             return
         predicted_ns = self.predicted_ttft_ns(request, now)
         if predicted_ns > limit_ns:
-            raise TtftUnreachable(
-                f"The first token is predicted in {predicted_ns / NS_PER_S:.1f} s, beyond this request's limit of "
-                f"{limit_ns / NS_PER_S:.1f} s.",
-                retry_after_s=self.admission.retry_after_s(),
-            )
+            raise unreachable(predicted_ns, limit_ns, self.admission.retry_after_s())
 
     def _wait(self, request: Request) -> None:
         """It waits from now on, until it is started, leaves, or gives up."""
@@ -378,14 +395,9 @@ class Front:
 
     def _expire(self, request: Request, now: int) -> Expire:
         self._leave_waiting(request, State.EXPIRED, now)
-        waited_s = (now - request.arrival_ns) / NS_PER_S
-        error = Expired(
-            f"The request waited {waited_s:.1f} s without being started, and is turned away "
-            f"(--queue-timeout, or its own limit on TTFT).",
-            retry_after_s=self.admission.retry_after_s(),
-        )
-        self._listener(Decision(now, "expire", request.id, numbers={"waited_ns": now - request.arrival_ns}))
-        return Expire(request, error)
+        waited_ns = now - request.arrival_ns
+        self._decided(now, "expire", request.id, waited_ns=waited_ns)
+        return Expire(request, expired(waited_ns, self.admission.retry_after_s()))
 
     def _leave_waiting(self, request: Request, to: State, now: int) -> None:
         self.lanes.remove(request.id)
@@ -394,14 +406,14 @@ class Front:
         self._give_up.drop(request.id)
         self.admission.settle(self._reservations.pop(request.id), 0, now)
 
-    @contextmanager
-    def _counting_refusals(self, request_id: RequestId, now: int, prompt_tokens: int | None) -> Iterator[None]:
-        try:
-            yield
-        except HeadwayError as refusal:
-            code = refusal.code or refusal.type
-            self.refused[code] = self.refused.get(code, 0) + 1
-            if isinstance(refusal, Refused):
-                self.overload.demand.offered(1, prompt_tokens)
-            self._listener(Decision(now, "refuse", request_id, code))
-            raise
+    def _count_refusal(self, refusal: HeadwayError, request_id: RequestId, now: int, prompt_tokens: int | None) -> None:
+        code = refusal.code or refusal.type
+        self.refused[code] = self.refused.get(code, 0) + 1
+        if isinstance(refusal, Refused):
+            self.overload.demand.offered(1, prompt_tokens)
+        self._decided(now, "refuse", request_id, code)
+
+    def _decided(self, now: int, kind: Kind, request_id: RequestId, why: str = "", **numbers: float) -> None:
+        """Nothing is built where nobody listens."""
+        if self._listener is not None:
+            self._listener(Decision(now, kind, request_id, why, numbers))

@@ -23,7 +23,7 @@ from heapq import heappop, heappush
 from operator import attrgetter
 
 from headway.core.alarms import Alarms
-from headway.core.decisions import Decision, Listener, ignore
+from headway.core.decisions import Decision, Listener
 from headway.core.fairness import Fairness
 from headway.core.request import Request, RequestId
 
@@ -57,8 +57,11 @@ class LaneLimits:
     min_output_tokens: int = 0  # of `max_tokens`: what it may produce
     slots: int = 1 << 30
     tokens: int = 1 << 60  # that its running requests may come to, prompts and outputs at their longest
+    pool: str = ""  # only requests for this pool; empty for all
 
     def admits(self, request: Request) -> bool:
+        if self.pool:
+            return request.pool == self.pool
         return request.prompt_tokens >= self.min_prompt_tokens and request.max_tokens >= self.min_output_tokens
 
 
@@ -157,7 +160,7 @@ class Lanes:
         *,
         max_overtakes: int = MAX_OVERTAKES,
         fairness: Fairness | None = None,
-        listener: Listener = ignore,
+        listener: Listener | None = None,
     ) -> None:
         self._listener = listener
         self.max_overtakes = max_overtakes
@@ -192,6 +195,10 @@ class Lanes:
 
     def waiting_by_lane(self) -> dict[str, int]:
         return {lane.limits.name: lane.waiting for lane in self._lanes}
+
+    def running_in(self, name: str) -> int:
+        """Requests of a lane that were taken and have not been given back; 0 where there is no such lane."""
+        return sum(lane.running for lane in self._lanes if lane.limits.name == name)
 
     def waiting_by_tenant(self) -> dict[str, int]:
         """Of those that have somebody waiting."""
@@ -236,7 +243,8 @@ class Lanes:
             if fit is Fit.START:
                 for other in passed:
                     other.overtaken += 1
-                    self._listener(Decision(now, "overtake", other.request.id, f"by {place.request.id}"))
+                    if self._listener is not None:
+                        self._listener(Decision(now, "overtake", other.request.id, f"by {place.request.id}"))
                 self.remove(place.request.id)
                 place.queue.lane.take(place.request)
                 self._numbers[place.request.id] = place.number
@@ -299,6 +307,12 @@ class Lanes:
         for request_id in self._ageing.due(now):
             self._restand(self._places[request_id], now)
         queues = [queue for queue in self._queues.values() if queue.lane.open]
+        if len(queues) == 1:  # as nearly always while nobody has to wait: there is nothing to compare
+            queue, index = queues[0], 0
+            while queue.kind not in shut and (index := self._walk(queue, index, now)) < len(queue.places):
+                yield queue.places[index]
+                index += 1
+            return
         best = 0
         if any(queue.places[0].rank[0][0] == AGED for queue in queues):
             best = min((level for queue in queues if (level := queue.best_young()) is not None), default=0)
@@ -333,9 +347,13 @@ class Lanes:
                 break
             self._restand(place, now)
             self.relegations += 1
-            self._listener(Decision(now, "relegate", place.request.id))
+            if self._listener is not None:
+                self._listener(Decision(now, "relegate", place.request.id))
         return index
 
     def _lane(self, request: Request) -> _Lane:
         """The last lane whose conditions the request meets: lanes are listed from the widest to the narrowest."""
-        return next(lane for lane in reversed(self._lanes) if lane.limits.admits(request))
+        for lane in reversed(self._lanes):
+            if lane.limits.admits(request):
+                return lane
+        raise AssertionError("the widest lane takes anything")

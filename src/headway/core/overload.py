@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from headway.core.admission import Admission
-from headway.core.ladder import Ladder, Pressure
+from headway.core.ladder import Ladder, Level, Pressure
+from headway.core.replicas import ANY_NUMBER, ReplicaLimits, Replicas
 from headway.core.tenants import TenantLimits
 from headway.core.treatment import Asked, Degradation, Treatment, treat
 
@@ -11,6 +12,9 @@ from headway.core.treatment import Asked, Degradation, Treatment, treat
 INTERVAL_NS = 1_000_000_000
 REMEMBERED = 0.6
 PROMPT_RATE = 0.05
+# What each look of the ladder leaves of the promises kept and broken before it; of so few nothing is concluded.
+KEPT_REMEMBERED = 0.9
+FEW = 4.0
 
 
 class Demand:
@@ -51,18 +55,40 @@ class Demand:
         return ratio
 
 
+class PromisesKept:
+    """Which part of the requests that ended lately kept what they were promised: what the ladder sees of promises."""
+
+    __slots__ = ("_ended", "_kept")
+
+    def __init__(self) -> None:
+        self._ended = self._kept = 0.0
+
+    def ended(self, *, kept: bool) -> None:
+        """A request that was promised something has ended."""
+        self._ended += 1
+        self._kept += kept
+
+    def ratio(self) -> float | None:
+        """Ask once for each look of the ladder: those before it count less each time. None while they are few."""
+        ratio = self._kept / self._ended if self._ended >= FEW else None
+        self._ended *= KEPT_REMEMBERED
+        self._kept *= KEPT_REMEMBERED
+        return ratio
+
+
 class Overload:
     """One front's. `degradation` says what each level does."""
 
-    def __init__(self, degradation: Degradation) -> None:
+    def __init__(self, degradation: Degradation, replicas: ReplicaLimits = ANY_NUMBER) -> None:
         self.degradation = degradation
+        self.replicas = Replicas(replicas)
         self.ladder = Ladder()
         self.demand = Demand()
 
     def treat(self, asked: Asked, limits: TenantLimits, admission: Admission) -> Treatment:
         """What becomes of a request at the door. Raises what `treatment.treat` raises."""
-        most, retry_after_s = admission.limits.max_model_len, admission.retry_after_s()
-        return treat(asked, self.ladder, self.degradation, limits, most, retry_after_s=retry_after_s)
+        most = admission.limits.max_model_len
+        return treat(asked, self.ladder, self.degradation, limits, most, retry_after_s=admission.retry_after_s)
 
     def pressure(
         self, admission: Admission, now: int, kv_used_ratio: float | None, slo_met_ratio: float | None
@@ -72,3 +98,16 @@ class Overload:
         by_tokens = admission.waiting_tokens / limits.max_waiting_tokens
         demand_ratio = self.demand.ratio(now, admission.drain_tokens_per_ns)
         return Pressure(max(by_count, by_tokens), kv_used_ratio, slo_met_ratio, demand_ratio)
+
+    def resize(self, now: int, *, up: int, busy: float) -> bool:
+        """After the ladder was stepped: how many workers there should be. True when that has changed."""
+        ladder = self.ladder
+        last = Level.SHORTEN_CONTEXT
+        return self.replicas.look(
+            now,
+            up=up,
+            busy=busy,
+            demand_ratio=ladder.pressure.demand_ratio,
+            calm=not ladder.height,
+            overloaded=ladder.height >= last and ladder.active(last),
+        )

@@ -2,27 +2,45 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 
+from headway.core.errors import Expired, TtftUnreachable
 from headway.core.pace import Shape, StepTime, StepTimeModel
 from headway.core.policies import Policy
-from headway.core.request import Request
+from headway.core.request import BATCH, Request
 
 # Of a fleet nobody knows how long a step takes; what is known of it is how fast it drains.
 UNKNOWN_STEP_TIME = StepTime(0.0, 0.0, 0.0, 0.0, 0.0)
+NS_PER_S = 1_000_000_000
 
 
 class Promises:
     """By the two bounds on waiting (0 is none), and by how long `model` says that a prompt takes to feed."""
 
-    def __init__(self, queue_timeout_ns: int, age_bound_ns: int, model: StepTimeModel | None, policy: Policy) -> None:
+    def __init__(
+        self,
+        queue_timeout_ns: int,
+        age_bound_ns: int,
+        model: StepTimeModel | None,
+        policy: Policy,
+        first_token_ns: Callable[[float], float] | None = None,
+    ) -> None:
         self._queue_timeout_ns = queue_timeout_ns
         self._age_bound_ns = age_bound_ns
         self._model = model or StepTimeModel(UNKNOWN_STEP_TIME, frozen=True)
         self._policy = policy
+        self._first_token_ns = first_token_ns  # of a fleet: as measured, from when a prompt of so many tokens is sent
+
+    def set_bounds(self, queue_timeout_ns: int, age_bound_ns: int) -> None:
+        """For those who come from now on."""
+        self._queue_timeout_ns = queue_timeout_ns
+        self._age_bound_ns = age_bound_ns
 
     def prefill_ns(self, tokens: float) -> float:
         """How long a prompt of so many tokens takes to feed."""
+        if self._first_token_ns is not None:
+            return self._first_token_ns(tokens)
         return self._model.coefficients.prefill_ns(0, round(tokens))
 
     def stamp(self, request: Request, now: int) -> None:
@@ -31,7 +49,7 @@ class Promises:
         # A promise that not even a lone stream could be kept would only keep everybody else out.
         if 0 < request.slo.itl_ns < self._model.coefficients.predict_ns(Shape(0, 1, request.prompt_tokens)):
             request.slo = replace(request.slo, itl_ns=0)
-        if self._age_bound_ns:
+        if self._age_bound_ns and request.pool != BATCH:  # nobody waits for a batch: time lifts it over nobody
             request.aged_at_ns = now + self._age_bound_ns
         if request.slo.ttft_ns and self._policy.by_promise:
             # 0 says that nothing was promised; a moment sooner changes nothing.
@@ -46,3 +64,21 @@ class Promises:
             prefill_ns = int(self.prefill_ns(request.prompt_tokens))
             ends.append(request.arrival_ns + request.slo.ttft_limit_ns - prefill_ns)
         return min(ends, default=None)
+
+
+def unreachable(predicted_ns: float, limit_ns: int, retry_after_s: float) -> TtftUnreachable:
+    """For a request that is refused at once, since it would be too late."""
+    return TtftUnreachable(
+        f"The first token is predicted in {predicted_ns / NS_PER_S:.1f} s, beyond this request's limit of "
+        f"{limit_ns / NS_PER_S:.1f} s.",
+        retry_after_s=retry_after_s,
+    )
+
+
+def expired(waited_ns: int, retry_after_s: float) -> Expired:
+    """For a request that gave up."""
+    return Expired(
+        f"The request waited {waited_ns / NS_PER_S:.1f} s without being started, and is turned away "
+        f"(--queue-timeout, or its own limit on TTFT).",
+        retry_after_s=retry_after_s,
+    )

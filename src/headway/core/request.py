@@ -32,6 +32,8 @@ class State(Enum):
     EXPIRED = "expired"
     FAILED = "failed"
 
+    __hash__ = object.__hash__  # Enum's own hashes the name, in Python; every move looks states up twice
+
     @property
     def terminal(self) -> bool:
         return not MOVES[self]
@@ -145,6 +147,9 @@ class Slo:
 NO_SLO = Slo()
 
 
+# Pools: who somebody waits for, and what is done when there is room for it.
+ONLINE, BATCH = "online", "batch"
+
 # What one hash of `Request.prefix` stands for.
 PREFIX_TOKENS = 64
 
@@ -163,8 +168,9 @@ class Request:
     slo: Slo = NO_SLO
     cache_scope: Hashable = ""  # a prefix is shared only between requests of equal scope
     model: str = ""  # only workers that serve it; empty for any
-    pool: str = "online"  # the workers it is for, if there are any of that pool
+    pool: str = ONLINE  # the workers it is for, if there are any of that pool
     prefix: tuple[int, ...] = ()  # of each leading block of PREFIX_TOKENS tokens, a hash of all up to its end
+    streams: bool = True  # its answer comes token by token; else nobody sees when its first one was made
     # Set by the front when it lets the request in.
     latest_start_ns: int = 0  # when its prefill must begin for its TTFT to hold; 0 without a promise
     aged_at_ns: int = 0  # from when on it goes before everybody younger of its tenant; 0 for never
@@ -180,9 +186,9 @@ class Request:
         return len(self.prompt) + self.max_tokens
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Usage:
-    """What a request really cost. `cached_tokens` is the part of the prompt that was not computed."""
+    """What a request really cost; never changed. `cached_tokens` is the part of the prompt that was not computed."""
 
     prompt_tokens: int
     output_tokens: int

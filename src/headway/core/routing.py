@@ -16,6 +16,7 @@ from collections.abc import Sequence as ReadOnlySequence
 from dataclasses import dataclass
 
 from headway.core.request import Request
+from headway.core.worker import UNKNOWN as SILENT
 from headway.core.worker import Signal, WorkerState, belief
 
 BURST_SLACK = 2
@@ -31,9 +32,13 @@ MEMORY_LOW_RATIO = 0.1
 FULL_RATIO = 0.98  # beyond this, k / (1 - k) says nothing more
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Choice:
-    """A worker, and why: its terms, which add up to its score, and what the others scored."""
+    """A worker, and why: its terms, which add up to its score, and what the others scored.
+
+    Never changed. Not frozen, like the other records that every request makes: of five fields a frozen one took 2.7 µs
+    to make, this 0.5.
+    """
 
     worker: str
     terms: dict[str, float]
@@ -49,21 +54,24 @@ def choose(workers: ReadOnlySequence[WorkerState], request: Request, typical_tok
     said = [signals(worker, now) for worker in workers]
     means = [_mean(known, none) for known, none in zip(zip(*said, strict=True), NOTHING_KNOWN, strict=True)]
     fair = within_fair_share(workers, now)
-    scored = [
-        (worker, terms(worker, request, known, means, typical_tokens=typical_tokens, now=now))
-        for worker, known in zip(workers, said, strict=True)
-        if worker in fair
-    ]
-    # Of equals, the one with the least of ours, then the first that was added: a replay must choose alike.
-    best, why = min(scored, key=lambda pair: (sum(pair[1].values()), len(pair[0].flights) / pair[0].spec.weight))
-    others = {worker.spec.id: sum(found.values()) for worker, found in scored if worker is not best}
-    return Choice(best.spec.id, why, others)
+    scores: dict[str, float] = {}
+    best: tuple[float, float] | None = None
+    for worker, known in zip(workers, said, strict=True):
+        if worker not in fair:
+            continue
+        found = terms(worker, request, known, means, typical_tokens=typical_tokens, now=now)
+        score = scores[worker.spec.id] = sum(found.values())
+        # Of equals, the one with the least of ours, then the first that was added: a replay must choose alike.
+        if best is None or (score, len(worker.flights) / worker.spec.weight) < best:
+            best, chosen, why = (score, len(worker.flights) / worker.spec.weight), worker.spec.id, found
+    del scores[chosen]
+    return Choice(chosen, why, scores)
 
 
 def within_fair_share(workers: ReadOnlySequence[WorkerState], now: int) -> list[WorkerState]:
     """Those that one more request would not give more of this burst than their share and the slack. Never nobody."""
     recent = [worker.recent(now) for worker in workers]
-    each = (sum(recent) + 1) / sum(worker.spec.weight for worker in workers)
+    each = (sum(recent) + 1) / sum([worker.spec.weight for worker in workers])
     return [
         worker
         for worker, count in zip(workers, recent, strict=True)
@@ -81,13 +89,16 @@ NOTHING_KNOWN = (0.0, 0.0, 0.0, 0.0, 0.0, 1.0)
 def signals(worker: WorkerState, now: int) -> tuple[Known, Known, Known, Known, Known, Known]:
     """Waiting, KV use, batch tokens, TTFT, ITL, memory headroom."""
     load = worker.load
+    # What it says; or what we have measured, which is never late.
+    measured = (worker.ttft_ns / 1e9, 1.0) if worker.ttft_ns > 0 else UNKNOWN
+    if load is SILENT:
+        return (UNKNOWN, UNKNOWN, UNKNOWN, measured, UNKNOWN, UNKNOWN)
     kv_used_ratio = worker.kv_used_ratio(now)
     return (
         _said(load.waiting, now),
         (kv_used_ratio, belief(load.kv_used_ratio, now)) if kv_used_ratio is not None else UNKNOWN,
         _said(load.batch_tokens, now),
-        # What it says; or what we have measured, which is never late.
-        _said(load.ttft_s, now) if load.ttft_s is not None else (worker.ttft_ns / 1e9, float(worker.ttft_ns > 0)),
+        _said(load.ttft_s, now) if load.ttft_s is not None else measured,
         _said(load.itl_s, now),
         _said(load.memory_headroom_ratio, now),
     )

@@ -2,10 +2,14 @@
 
 1 clamp the output · 2 demote long contexts · 3 shed low priorities · 4 drop what the client marked optional · 5 divert
 batch work to the asynchronous store · 6 shorten the context. Whoever asked carries it out, and submits what is left.
+
+Batch work can wait, so it is never made less of: at levels 3 and 5 it is diverted, and the others leave it alone. Asked
+again for what is in the store already, `divert` says that its time has not come.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Literal
 
@@ -28,9 +32,10 @@ class Degradation:
     low_priority: int = 1  # 3: whoever stands here or lower is refused
     short_context_ratio: float = 0.5  # 6: of the context limit, what is left
     overlong: Overlong = "reject"
+    online_prompt_tokens: int = 0  # a longer one is overlong, unless nobody waits for it; 0 is no limit
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(slots=True, kw_only=True)
 class Asked:
     """What a client wants, as far as it is known before it is prepared. None was not said."""
 
@@ -43,7 +48,7 @@ class Asked:
     optional: bool = False  # it has parts that may be left out
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(slots=True, kw_only=True)
 class Treatment:
     """What to make of it. `degraded` names, in the ladder's words, what it would not have met on a quiet day."""
 
@@ -67,38 +72,42 @@ def treat(
     limits: TenantLimits,
     max_model_len: int,
     *,
-    retry_after_s: float,
+    retry_after_s: Callable[[], float],
 ) -> Treatment:
     """Raises `Shed` at level 3, and `ContextLengthExceeded` for a prompt too long where that is to be rejected."""
     degraded: list[str] = []
     priority = _priority(asked, limits)
-    if ladder.active(Level.DEMOTE_LONG) and asked.prompt_tokens >= degradation.long_prompt_tokens:
+    low = ladder.active(Level.SHED_LOW_PRIORITY) and priority >= degradation.low_priority
+    if ladder.active(Level.DEMOTE_LONG) and not asked.batch and asked.prompt_tokens >= degradation.long_prompt_tokens:
         priority += degradation.demotion
         degraded.append("demoted")
-    if ladder.active(Level.SHED_LOW_PRIORITY) and _priority(asked, limits) >= degradation.low_priority:
+    if low and not asked.batch:
         raise Shed(
             "The service is overloaded and refuses requests of low priority for now. Come back later.",
-            retry_after_s=retry_after_s,
+            retry_after_s=retry_after_s(),
         )
     drop = asked.optional and ladder.active(Level.DROP_OPTIONAL)
-    divert = asked.batch and ladder.active(Level.DIVERT_BATCH)
+    divert = asked.batch and (low or ladder.active(Level.DIVERT_BATCH))
     degraded += ["optional-dropped"] * drop + ["diverted"] * divert
 
-    context, shortened = max_model_len, ladder.active(Level.SHORTEN_CONTEXT)
-    if shortened:
-        context = max(2, int(context * degradation.short_context_ratio))
-    longest = min(context - 1, limits.max_input_tokens or context)
+    shortened = ladder.active(Level.SHORTEN_CONTEXT) and not asked.batch
+    context = max(2, int(max_model_len * degradation.short_context_ratio)) if shortened else max_model_len
     trim_to_tokens = None
+    ever, longest = _longest(asked, degradation, limits, context, max_model_len)
     if asked.prompt_tokens > longest and not drop:
         degraded += ["context-shortened"] * (shortened and asked.prompt_tokens < max_model_len)
-        if degradation.overlong == "reject":
+        if degradation.overlong == "async":
+            longest = ever
+        if degradation.overlong == "reject" or (degradation.overlong == "async" and asked.prompt_tokens > ever):
             raise ContextLengthExceeded(
                 f"The prompt has {asked.prompt_tokens} tokens; at most {longest} are taken"
-                f"{' while the service is overloaded' if shortened else ''}. Shorten the prompt.",
+                f"{' while the service is overloaded' if shortened and longest < ever else ''}. Shorten the prompt.",
                 param="prompt",
             )
-        divert = divert or degradation.overlong == "async"
-        if degradation.overlong == "trim":
+        if degradation.overlong == "async":
+            divert = True
+            degraded.append("diverted")
+        else:
             # What the answer needs is kept free, as far as that leaves anything of the prompt.
             trim_to_tokens = max(1, min(longest, context - (asked.max_tokens or 0)))
             degraded.append("trimmed")
@@ -107,7 +116,8 @@ def treat(
     max_tokens = asked.max_tokens
     if max_tokens is None:
         max_tokens = _default_output(limits, max_model_len if divert else context, prompt_tokens)
-    if ladder.active(Level.CLAMP_OUTPUT) and max_tokens > degradation.clamp_output_tokens and not divert:
+    clamps = ladder.active(Level.CLAMP_OUTPUT) and not (divert or asked.batch)
+    if clamps and max_tokens > degradation.clamp_output_tokens:
         max_tokens = degradation.clamp_output_tokens
         degraded.append("output-clamped")
     return Treatment(
@@ -118,6 +128,17 @@ def treat(
         trim_to_tokens=trim_to_tokens,
         degraded=tuple(degraded),
     )
+
+
+def _longest(
+    asked: Asked, degradation: Degradation, limits: TenantLimits, context: int, max_model_len: int
+) -> tuple[int, int]:
+    """The longest prompt that can be served at all, and the longest that is served at once."""
+    ever = min(max_model_len - 1, limits.max_input_tokens or max_model_len)
+    longest = min(context - 1, ever)
+    if degradation.online_prompt_tokens and not asked.batch:
+        longest = min(longest, degradation.online_prompt_tokens)
+    return ever, longest
 
 
 def _priority(asked: Asked, limits: TenantLimits) -> int:

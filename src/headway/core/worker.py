@@ -11,6 +11,7 @@ from dataclasses import dataclass, fields, replace
 
 from headway.core.breaker import Breaker
 from headway.core.errors import ConfigError
+from headway.core.prompt_time import PromptTime
 from headway.core.request import PREFIX_TOKENS, Request, RequestId
 from headway.core.window import Window
 
@@ -24,6 +25,9 @@ BURST_NS = 1_000_000_000
 PREFIXES = 4_096
 # How much the latest first token counts beside those before it, and each request in how long they wait for theirs.
 TTFT_RATE, STAY_RATE = 0.2, 0.1
+# A worker gets no further prompt while those that it has not begun to answer keep it busy for so long: what waits in it
+# waits in its order, and would be begun sooner elsewhere.
+AHEAD_NS = 100_000_000
 # Of its stay a request may spend so much before its first byte without having queued: prompts take time too.
 EASY_WAIT_RATIO = 0.25
 
@@ -94,13 +98,28 @@ def belief(signal: Signal | None, now: int) -> float:
 class Flight:
     """One request at one worker. Its prompt is work until its first byte, its output until it ends."""
 
-    __slots__ = ("began", "output_tokens", "probes", "prompt_tokens", "recent", "sent_ns", "wait_ns", "worker")
+    __slots__ = (
+        "before_tokens",
+        "began",
+        "output_tokens",
+        "probes",
+        "prompt_tokens",
+        "recent",
+        "sent_ns",
+        "unread_tokens",
+        "wait_ns",
+        "worker",
+    )
 
-    def __init__(self, worker: WorkerState, prompt_tokens: int, output_tokens: int, now: int) -> None:
+    def __init__(
+        self, worker: WorkerState, prompt_tokens: int, output_tokens: int, now: int, *, streams: bool = True
+    ) -> None:
         self.worker = worker
         self.sent_ns = now
         self.prompt_tokens = prompt_tokens  # that are not cached, as far as we know
         self.output_tokens = output_tokens  # as expected
+        self.unread_tokens = prompt_tokens if streams else 0  # until its first byte, which is seen of streams alone
+        self.before_tokens = worker.unread_tokens + self.unread_tokens  # that are read before it
         self.began = False
         self.wait_ns = 0  # until its first byte
         self.recent = True
@@ -123,6 +142,8 @@ class WorkerState:
         self.flights: dict[RequestId, Flight] = {}
         self.tokens = 0  # of those in flight
         self.work_tokens = 0  # of them, what is still to be computed
+        self.unread_tokens = 0  # of them, prompts of streams without a first byte
+        self.prompt_time = PromptTime()
         self.ttft_ns = 0.0  # recent, as measured here; 0 before any
         self._foreign: Signal | None = None  # sequences inside it that are not ours
         self._changes: deque[tuple[int, int]] = deque()  # when so many more (or fewer) of ours were there
@@ -175,6 +196,11 @@ class WorkerState:
     def _ours_at(self, at_ns: int) -> int:
         return len(self.flights) - sum(change for when, change in self._changes if when > at_ns)
 
+    @property
+    def reads(self) -> bool:
+        """Has it prompts enough to read for now, as far as that is known?"""
+        return self.unread_tokens * self.prompt_time.token_ns >= AHEAD_NS
+
     # -- what is sent there --------------------------------------------------------------------------------------
 
     def serves(self, model: str) -> bool:
@@ -197,7 +223,8 @@ class WorkerState:
 
     def send(self, request: Request, output_tokens: int, now: int) -> Flight:
         cached_tokens = self.cached_tokens(request)
-        flight = Flight(self, request.prompt_tokens - cached_tokens, output_tokens, now)
+        flight = Flight(self, request.prompt_tokens - cached_tokens, output_tokens, now, streams=request.streams)
+        self.unread_tokens += flight.unread_tokens
         flight.probes = self.breaker.sent(now)
         self.flights[request.id] = flight
         self.tokens += request.prompt_tokens + output_tokens
@@ -219,6 +246,9 @@ class WorkerState:
         self.work_tokens -= flight.prompt_tokens
         self.window.done(flight.prompt_tokens, ended=False)
         flight.wait_ns = now - flight.sent_ns
+        if flight.unread_tokens:
+            self.prompt_time.observe(flight.before_tokens, flight.wait_ns)
+        self._read(flight)
         self.ttft_ns += (flight.wait_ns - self.ttft_ns) * (TTFT_RATE if self.ttft_ns else 1.0)
 
     def land(self, request: Request, now: int) -> None:
@@ -226,6 +256,7 @@ class WorkerState:
         flight = self.flights.pop(request.id)
         self.tokens -= request.prompt_tokens + flight.output_tokens
         self.work_tokens -= flight.output_tokens if flight.began else flight.tokens
+        self._read(flight)
         self._recent_count -= flight.recent
         flight.recent = False
         self._changed(-1, now)
@@ -236,6 +267,11 @@ class WorkerState:
         elif flight.probes:
             self.breaker.nothing_learnt()
         self._adjust_by_waits(now)
+
+    def _read(self, flight: Flight) -> None:
+        """Its prompt is waited for no longer."""
+        self.unread_tokens -= flight.unread_tokens
+        flight.unread_tokens = 0
 
     def _changed(self, change: int, now: int) -> None:
         self._changes.append((now, change))

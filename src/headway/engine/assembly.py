@@ -16,6 +16,7 @@ from headway.core.policies import POLICIES
 from headway.core.request import Slo
 from headway.core.scheduler import Scheduler
 from headway.core.scheduler_base import SchedulerBase
+from headway.core.spare import batch_lane
 from headway.core.static import StaticScheduler
 from headway.engine.config import EngineConfig
 from headway.executors.executor import ExecutorInfo
@@ -42,7 +43,7 @@ def ns(seconds: float) -> int:
 
 
 def assemble(
-    config: EngineConfig, info: ExecutorInfo, model: StepTimeModel, listener: Listener = ignore
+    config: EngineConfig, info: ExecutorInfo, model: StepTimeModel, listener: Listener | None = None
 ) -> tuple[Front, SchedulerBase]:
     """The front and the scheduler of one engine. Raises `ConfigError` for limits that the executor cannot keep."""
     pool = KvPool(info.num_blocks, info.block_size, prefix_cache=config.prefix_cache_scope != "off")
@@ -58,16 +59,20 @@ def assemble(
         policy=policy,
         listener=listener,
     )
+    heard = listener or ignore
     limits = SchedulerLimits(
         config.max_num_seqs, config.max_num_batched_tokens, info.chunk_multiple_tokens, config.kv_full
     )
     if config.batching == "static":
-        return front, StaticScheduler(limits, pool, front.pull, model=model, listener=listener)
-    return front, Scheduler(limits, pool, front.pull, model=model, policy=policy, listener=listener)
+        return front, StaticScheduler(limits, pool, front.pull, model=model, listener=heard)
+    return front, Scheduler(limits, pool, front.pull, model=model, policy=policy, listener=heard)
 
 
 def lanes(config: EngineConfig, max_num_seqs: int) -> tuple[LaneLimits, ...]:
-    """Four lanes, by input × output length. What is not long keeps slots that the long ones cannot take."""
+    """Four lanes, by input × output length, and one for what nobody waits for.
+
+    What is not long keeps slots that the long ones cannot take.
+    """
     prompt_slots = min(max_num_seqs, config.long_prompt_slots or max(1, max_num_seqs // 2))
     output_slots = min(max_num_seqs, config.long_output_slots or max(1, max_num_seqs * 3 // 4))
     prompt_tokens = config.long_prompt_lane_tokens or NO_LIMIT
@@ -79,6 +84,7 @@ def lanes(config: EngineConfig, max_num_seqs: int) -> tuple[LaneLimits, ...]:
         LaneLimits("long-output", 0, long_output, output_slots, output_tokens),
         LaneLimits("long-prompt", long_prompt, 0, prompt_slots, prompt_tokens),
         LaneLimits("long-both", long_prompt, long_output, *both),
+        batch_lane(min(max_num_seqs, config.batch_slots or max_num_seqs // 2)),
     )
 
 

@@ -13,7 +13,7 @@ from typing import Any, BinaryIO
 
 import msgspec
 
-from headway.core.decisions import Decision, Listener, ignore
+from headway.core.decisions import Decision, Listener
 from headway.core.errors import ConfigError
 from headway.core.request import Request
 from headway.core.sequence import Ended
@@ -143,8 +143,8 @@ class Journals:
         self._decisions = decisions
 
     @property
-    def listener(self) -> Listener:
-        return self._decided if self._decisions is not None else ignore
+    def listener(self) -> Listener | None:
+        return self._decided if self._decisions is not None else None
 
     def _decided(self, decision: Decision) -> None:
         if self._decisions is not None:

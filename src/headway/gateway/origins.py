@@ -18,9 +18,9 @@ _HEADER_NAMES = re.compile(r"[A-Za-z0-9-]+(?:, ?[A-Za-z0-9-]+){0,63}")
 
 def headers(request: web.Request, allowed: Collection[str]) -> dict[str, str]:
     """What an answer to a page carries. Nothing when its origin is not allowed: its browser then keeps the answer."""
-    origin = request.headers.get("Origin")
     if not allowed:
         return {}
+    origin = request.headers.get("Origin")
     if origin is None or not ("*" in allowed or origin in allowed):
         return {"Vary": "Origin"}
     return {

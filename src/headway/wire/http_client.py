@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import re
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import lru_cache
 from time import monotonic_ns
 
@@ -45,20 +45,23 @@ class Timeouts:
     first_byte_s: float = 0.0  # of the body, since the request was sent
     between_bytes_s: float = 0.0
     total_s: float = 0.0
+    shortest_s: float = field(init=False)  # before that nothing can be too late
 
-    @property
-    def shortest_s(self) -> float:
-        """Before that nothing can be too late."""
-        return min((limit for limit in (self.first_byte_s, self.between_bytes_s, self.total_s) if limit), default=0.0)
+    def __post_init__(self) -> None:
+        limits = [limit for limit in (self.first_byte_s, self.between_bytes_s, self.total_s) if limit]
+        object.__setattr__(self, "shortest_s", min(limits, default=0.0))
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class ResponseHead:
     status: int
     headers: Headers  # names in lower case
 
     def header(self, name: bytes) -> bytes:
-        return next((value for known, value in self.headers if known == name), b"")
+        for known, value in self.headers:
+            if known == name:
+                return value
+        return b""
 
 
 class Exchange:
@@ -331,16 +334,9 @@ class HttpClient:
         repeatable: bool | None = None,
     ) -> Exchange:
         """Send a request. By itself only a safe method is `repeatable`. Raises `ValueError` for a head that is none."""
-        if not _TARGET.fullmatch(target) or not method.isalpha():
-            raise ValueError(f"{method} {target!r} is no request line")
         length = b"content-length: %d\r\n" % len(body) if body or method not in SAFE else b""
-        head = b"%b %b HTTP/1.1\r\n%b%b%b\r\n" % (
-            method.encode(),
-            target.encode(),
-            self._common,
-            _lines(headers) if headers else b"",
-            length,
-        )
+        lines = _lines(headers) if headers else b""
+        head = b"%b%b%b%b\r\n" % (_request_line(method, target), self._common, lines, length)
         exchange = Exchange(
             self.pool,
             head,
@@ -379,6 +375,13 @@ def _lines(headers: Iterable[tuple[bytes, bytes]]) -> bytes:
     if not (block.count(b"\n") == block.count(b"\r") == len(lines)) or b"\0" in block:
         raise ValueError("a header with a line end or a zero byte in its value cannot be sent")
     return block
+
+
+@lru_cache(maxsize=256)
+def _request_line(method: str, target: str) -> bytes:
+    if not _TARGET.fullmatch(target) or not method.isalpha():
+        raise ValueError(f"{method} {target!r} is no request line")
+    return f"{method} {target} HTTP/1.1\r\n".encode()
 
 
 @lru_cache(maxsize=256)

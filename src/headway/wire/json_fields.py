@@ -23,7 +23,7 @@ _fields = msgspec.json.Decoder(dict[str, msgspec.Raw])
 class JsonFields:
     """The top level of one JSON object. Raises `InvalidRequest` for what is none, or has a key twice."""
 
-    __slots__ = ("_body", "_changed", "_places", "_raw")
+    __slots__ = ("_body", "_changed", "_name", "_places", "_raw")
 
     def __init__(self, body: bytes, *, name: str = "The request body") -> None:
         try:
@@ -32,10 +32,14 @@ class JsonFields:
         except (msgspec.DecodeError, RecursionError, UnicodeDecodeError) as error:
             raise InvalidRequest(f"{name} is not a JSON object: {error}.", code="invalid_json") from None
         self._body = body
-        # Key -> where its member begins, where its value does, and where both end.
-        self._places: dict[str, tuple[int, int, int]] = {}
         self._changed: dict[str, bytes | None] = {}
-        self._find(name)
+        # Key -> where its member begins, where its value does, and where both end. Found when something is changed; or
+        # at once where the length does not show that every key is there once:
+        # reading a short chat took 15 to 18 µs with it, 3 to 5 without.
+        self._places: dict[str, tuple[int, int, int]] | None = None
+        self._name = name
+        if not self._compact():
+            self._places = self._found(name)
 
     def __contains__(self, key: str) -> bool:
         return key in self._raw
@@ -68,7 +72,10 @@ class JsonFields:
     def _spliced(self, changes: Mapping[str, bytes | None]) -> Iterator[bytes]:
         """The body's pieces, with the values of known fields replaced."""
         at = 0
-        for key, (_, start, end) in self._places.items():
+        if not self._raw.keys() & changes.keys():  # only added to
+            yield self._body
+            return
+        for key, (_, start, end) in self._known_places().items():
             if (value := changes.get(key)) is not None:
                 yield self._body[at:start]
                 yield value
@@ -78,7 +85,7 @@ class JsonFields:
     def _rewritten(self, changes: Mapping[str, bytes | None], added: list[str]) -> bytes:
         """Without the fields that are left out. The members that stay are as they were."""
         members = []
-        for key, (begin, start, end) in self._places.items():
+        for key, (begin, start, end) in self._known_places().items():
             if key not in changes:
                 members.append(self._body[begin:end])
             elif (value := changes[key]) is not None:
@@ -86,9 +93,26 @@ class JsonFields:
         members += [_member(key, changes[key]) for key in added]
         return b"{" + b",".join(members) + b"}"
 
-    def _find(self, name: str) -> None:
+    def _compact(self) -> bool:
+        """Is the body exactly as long as its members without a space between them? Then no key came twice: it, its
+        quotes and colon would make it longer.
+        """
+        length = 1 + len(self._raw)  # braces and commas
+        for key, raw in self._raw.items():
+            if not key.isascii():
+                return False
+            length += len(key) + 3 + len(bytes(raw))
+        return bool(self._raw) and length == len(self._body)
+
+    def _known_places(self) -> dict[str, tuple[int, int, int]]:
+        if self._places is None:
+            self._places = self._found(self._name)
+        return self._places
+
+    def _found(self, name: str) -> dict[str, tuple[int, int, int]]:
         """Walk over the members. What msgspec found must be all there is, in that order: else a key came twice."""
-        body, places, at = self._body, self._places, 0
+        body, at = self._body, 0
+        places: dict[str, tuple[int, int, int]] = {}
         for key, raw in self._raw.items():
             found = _KEY.match(body, at)
             value = bytes(raw)
@@ -98,6 +122,7 @@ class JsonFields:
             places[key] = found.start(2), start, at
         if _CLOSE.fullmatch(body, at) is None:
             raise _twice(name)
+        return places
 
 
 def _is(quoted: bytes, key: str) -> bool:

@@ -43,6 +43,10 @@ class Generation(Struct, kw_only=True):
     """What chat and plain completions share. `None` means the documented default, as `null` does in OpenAI's API."""
 
     model: Model = None
+    background: Annotated[
+        bool | None,
+        Meta(description="Answer 202 at once, and compute it when there is room; needs --store. Default: false."),
+    ] = None
     max_tokens: Annotated[
         TokenCount | None,
         Meta(description="Most tokens to generate. Default: what the context leaves to a chat, 16 for a completion."),

@@ -187,5 +187,8 @@ def failure_of(fault: HttpFault) -> WorkerFailed:
 
 
 def _handed_on(head: ResponseHead) -> list[tuple[bytes, bytes]]:
-    named = {name.strip().lower() for name in head.header(b"connection").split(b",")}
-    return [(name, value) for name, value in head.headers if name not in NOT_HANDED_ON and name not in named]
+    kept = [pair for pair in head.headers if pair[0] not in NOT_HANDED_ON]
+    if connection := head.header(b"connection"):  # it names headers that were meant for one hop
+        named = {name.strip().lower() for name in connection.split(b",")}
+        kept = [pair for pair in kept if pair[0] not in named]
+    return kept

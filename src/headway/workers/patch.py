@@ -19,7 +19,7 @@ from headway.workers.worker import Call
 OWN_FIELDS = ("headway",)
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Patched:
     body: bytes
     usage_added: bool = False  # the stream will carry a usage event that the client did not ask for

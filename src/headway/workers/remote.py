@@ -165,10 +165,10 @@ class RemoteWorker:
 
 
 def _forwarded(headers: Headers, *, known: bool) -> Headers:
-    kept = tuple((name, value) for name, value in headers if name not in NOT_FORWARDED)
+    kept = [pair for pair in headers if pair[0] not in NOT_FORWARDED]
     if known:  # what we send is JSON, whatever the client called it
-        kept = (*(pair for pair in kept if pair[0] != b"content-type"), (b"content-type", b"application/json"))
-    return kept
+        kept = [*[pair for pair in kept if pair[0] != b"content-type"], (b"content-type", b"application/json")]
+    return tuple(kept)
 
 
 def _address(url: str) -> HttpAddress:

@@ -26,7 +26,7 @@ class Decided:
     )  # other fields: their new JSON, None to leave out
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Call:
     """A client's call, to be forwarded. `headers` are those that go along: lower-case names, no key of the client."""
 
@@ -40,7 +40,7 @@ class Call:
     timeout_s: float = 0.0  # for the whole answer; 0 leaves it to the worker's own limits
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Head:
     """`headers` are those fit to hand on: lower-case names, none that belongs to the connection."""
 
@@ -49,7 +49,10 @@ class Head:
 
     def header(self, name: bytes) -> bytes:
         """The first of that name, empty when there is none."""
-        return next((value for known, value in self.headers if known == name), b"")
+        for known, value in self.headers:
+            if known == name:
+                return value
+        return b""
 
 
 @dataclass(slots=True)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from typing import Any
 
 import msgspec
@@ -93,8 +92,7 @@ async def reload(request: web.Request) -> web.Response:
     service = _allowed(request)
     if service.hooks.reload is None:
         raise Unsupported("This gateway was started without a configuration file or API keys.")
-    await asyncio.get_running_loop().run_in_executor(None, service.hooks.reload)
-    return json_response({"reloaded": True})
+    return json_response({"reloaded": True, **await service.hooks.reload()})
 
 
 def _allowed(request: web.Request) -> FleetService:
@@ -126,7 +124,7 @@ def _worker(service: FleetService, name: str) -> dict[str, Any]:
     return {
         "id": name,
         "object": "headway.worker",
-        "url": member.url,
+        "url": member.url or getattr(member.worker, "url", None),
         "kind": member.worker.kind or None,
         "pool": state.spec.pool,
         "weight": state.spec.weight,

@@ -9,7 +9,8 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 from headway.core.errors import InvalidRequest
-from headway.core.request import Request, SamplingParams, Slo
+from headway.core.request import BATCH, ONLINE, Request, SamplingParams, Slo
+from headway.core.spare import BATCH_PRIORITY
 from headway.core.treatment import Asked, Treatment
 from headway.gateway.fleet.counting import MEDIA_TOKENS, count_exactly, prefix_of, text_size
 from headway.gateway.fleet.cutting import Fields, check_optional, drop_optional, trim
@@ -17,13 +18,12 @@ from headway.gateway.fleet.scan import Scan
 from headway.gateway.fleet.service import FleetService
 from headway.workers.worker import Decided
 
-ONLINE, BATCH = "online", "batch"
 _PARAMS = SamplingParams()  # a worker reads the client's own
 
 
 @dataclass(slots=True)
 class Admitted:
-    """A call as it is to be let in. `divert`: it goes to the asynchronous store instead."""
+    """A call as it is to be let in. `divert`: it goes to the asynchronous store instead, or stays there."""
 
     request: Request
     decided: Decided
@@ -31,16 +31,19 @@ class Admitted:
     divert: bool
 
 
-async def admit(service: FleetService, scan: Scan, tenant: str, slo: Slo, request_id: str) -> Admitted:
-    """Count and treat a call. Raises the `HeadwayError` with which it is refused."""
+async def admit(
+    service: FleetService, scan: Scan, tenant: str, slo: Slo, request_id: str, *, kept: bool = False
+) -> Admitted:
+    """Count and treat a call; `kept`: it comes from the store. Raises the `HeadwayError` with which it is refused."""
+    batch = kept or scan.batch
     tokens = await _counted(service, scan)
-    treatment = _treated(service, scan, tenant, request_id, tokens, optional=bool(scan.optional))
+    treatment = _treated(service, scan, tenant, request_id, tokens, optional=bool(scan.optional), batch=batch)
     degraded, fields, said = treatment.degraded, {}, scan
     if treatment.drop_optional:
         fields = drop_optional(scan)
         said = scan.changed(fields)
         tokens = await _counted(service, said)
-        treatment = _treated(service, said, tenant, request_id, tokens, optional=False)
+        treatment = _treated(service, said, tenant, request_id, tokens, optional=False, batch=batch)
         degraded = _united(degraded, treatment)
     elif scan.optional:
         check_optional(scan)
@@ -48,7 +51,7 @@ async def admit(service: FleetService, scan: Scan, tenant: str, slo: Slo, reques
         shorter, tokens = await _trimmed(service, said, tokens, treatment.trim_to_tokens)
         fields = {**fields, **shorter}
         said = said.changed(shorter)
-        treatment = _treated(service, said, tenant, request_id, tokens, optional=False)
+        treatment = _treated(service, said, tenant, request_id, tokens, optional=False, batch=batch)
         degraded = _united(degraded, treatment)
     request = Request(
         id=service.core_id(request_id),
@@ -56,22 +59,23 @@ async def admit(service: FleetService, scan: Scan, tenant: str, slo: Slo, reques
         max_tokens=_reserved_output(service, scan, tenant, tokens, treatment),
         params=_PARAMS,
         tenant=tenant,
-        priority=treatment.priority,
+        priority=max(treatment.priority, BATCH_PRIORITY) if batch else treatment.priority,
         slo=slo,
         model=scan.model,
-        pool=BATCH if scan.background else ONLINE,
+        pool=BATCH if batch else ONLINE,
+        streams=scan.stream,
         prefix=prefix_of(said.text, f"{tenant}\0{scan.sent.cache_salt or ''}"),
     )
     decided = service.usually_decided(tenant)
     max_tokens = _decided_output(service, scan, tenant, tokens, treatment)
-    priority = treatment.priority if treatment.priority or scan.sent.priority is not None else None
+    priority = request.priority if request.priority or scan.sent.priority is not None else None
     if fields or max_tokens is not None or priority is not None:
         decided = replace(decided, max_tokens=max_tokens, priority=priority, replaced=fields)
-    return Admitted(request, decided, degraded, treatment.divert or scan.background)
+    return Admitted(request, decided, degraded, treatment.divert or (scan.background and not kept))
 
 
 def _treated(
-    service: FleetService, scan: Scan, tenant: str, request_id: str, tokens: int, *, optional: bool
+    service: FleetService, scan: Scan, tenant: str, request_id: str, tokens: int, *, optional: bool, batch: bool
 ) -> Treatment:
     asked = Asked(
         id=request_id,
@@ -79,7 +83,7 @@ def _treated(
         prompt_tokens=tokens,
         max_tokens=scan.max_tokens,
         priority=scan.sent.priority,
-        batch=scan.background,
+        batch=batch,
         optional=optional,
     )
     return service.front.treat(asked, service.driver.clock())
@@ -146,4 +150,5 @@ def plain_request(service: FleetService, tenant: str, slo: Slo, *, request_id: s
         tenant=tenant,
         slo=slo,
         model=model,
+        streams=False,  # whether it does, and what its first byte would mean, is not known
     )

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 
 from aiohttp import web
 
@@ -42,8 +42,13 @@ ROUTES = (
 PASSED_ON = ("GET", "POST", "DELETE")
 
 
-def create_fleet_app(service: FleetService) -> web.Application:
-    """OpenAI's API over a fleet. Starting and closing the driver and the roster is their owner's affair."""
+def create_fleet_app(
+    service: FleetService, add_routes: Callable[[web.Application], None] | None = None
+) -> web.Application:
+    """OpenAI's API over a fleet. Starting and closing the driver and the roster is their owner's affair.
+
+    `add_routes` adds more, which go before what is passed on.
+    """
     app = web.Application(middlewares=[edge], client_max_size=limits.MAX_BODY_BYTES)
     app[EDGE] = service
     app[FLEET] = service
@@ -54,6 +59,8 @@ def create_fleet_app(service: FleetService) -> web.Application:
     )
     for method, path, handler in ROUTES:
         app.router.add_route(method, path, handler)
+    if add_routes is not None:
+        add_routes(app)
     for method in PASSED_ON:
         app.router.add_route(method, "/v1/{rest:.+}", pass_on)
     app.on_response_prepare.append(add_headers)

@@ -43,6 +43,10 @@ class Counting:
         self._exact = dict(exact or {})
         self._ratios: dict[str, float] = {}
 
+    def know(self, exact: Mapping[str, Counter]) -> None:
+        """These models' tokenizers are known from now on, and no others."""
+        self._exact = dict(exact)
+
     def exactly(self, scan: Scan) -> Counter | None:
         """The counter for a call, where its model has one and its ids are not counted already."""
         return self._exact.get(scan.model) if self._exact and scan.token_ids is None else None

@@ -13,13 +13,17 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, replace
 from typing import Any
 
+from headway.core.admission import AdmissionLimits
 from headway.core.errors import HeadwayError, NoWorker
 from headway.core.fleet import Dispatch
-from headway.core.front import NOTHING, Front
+from headway.core.front import NOTHING, Front, FrontLimits
 from headway.core.ladder import Level, LevelChange, Mode
+from headway.core.overload import PromisesKept
 from headway.core.request import Request, RequestId, State, Usage
+from headway.core.treatment import Degradation
 from headway.core.worker import WorkerLoad, WorkerSpec
 from headway.engine.journal import Journal
+from headway.workers.quota import SharedQuotas
 
 log = logging.getLogger("headway.gateway")
 
@@ -29,9 +33,6 @@ ADAPT_EVERY_S = 0.25
 KEEP_HOUSE_EVERY_S = 1.0
 # So long may nobody be up that could serve those who wait, before they are told: a worker may come back.
 ALL_DOWN_NS = 2 * NS_PER_S
-# Promises kept and broken count for about so many of the ladder's looks.
-REMEMBERED = 0.9
-FEW = 4.0  # requests with a promise, of which nothing is concluded
 
 
 class Place:
@@ -126,14 +127,16 @@ class FleetDriver:
         decisions: Journal | None = None,
         clock: Callable[[], int] = time.monotonic_ns,
         chores: Sequence[Callable[[], object]] = (),
+        quotas: SharedQuotas | None = None,
     ) -> None:
         assert front.remote, "a fleet's front sends; it is not pulled from"
         self.front = front
         self.clock = clock
         self.places: dict[RequestId, Place] = {}
         self.chores = list(chores)
+        self.quotas = quotas
         self._decisions = decisions
-        self._kept = self._promised = 0.0
+        self._kept = PromisesKept()
         self._down_since_ns: int | None = None
         self._tasks: list[asyncio.Task[None]] = []
         self._idle = asyncio.Event()
@@ -191,8 +194,7 @@ class FleetDriver:
 
     def promised(self, *, kept: bool) -> None:
         """A request that was promised something has ended: what the ladder sees of it."""
-        self._promised += 1
-        self._kept += kept
+        self._kept.ended(kept=kept)
 
     def _forget(self, request_id: RequestId) -> None:
         del self.places[request_id]
@@ -291,6 +293,18 @@ class FleetDriver:
         worker.spec = replace(worker.spec, models=models)
         self.plan()
 
+    def reconfigure(self, admission: AdmissionLimits, limits: FrontLimits, degradation: Degradation) -> None:
+        """Other limits from now on; the lanes keep their classes."""
+        self._told(
+            "reconfigure",
+            self.clock(),
+            admission=asdict(admission),
+            limits=asdict(limits),
+            degradation=asdict(degradation),
+        )
+        self.front.reconfigure(admission, limits, degradation)
+        self.plan()
+
     # -- the ladder ------------------------------------------------------------------------------------------------
 
     def set_levels(self, modes: Mapping[Level, Mode]) -> None:
@@ -300,9 +314,7 @@ class FleetDriver:
 
     def adapt(self) -> None:
         now = self.clock()
-        kept_ratio = self._kept / self._promised if self._promised >= FEW else None
-        self._promised *= REMEMBERED
-        self._kept *= REMEMBERED
+        kept_ratio = self._kept.ratio()
         self._told("adapt", now, slo_met_ratio=kept_ratio)
         _tell(self.front.adapt(now, slo_met_ratio=kept_ratio))
 
@@ -372,6 +384,7 @@ def _submitted(request: Request) -> dict[str, Any]:
         "model": request.model,
         "pool": request.pool,
         "prefix": list(request.prefix),
+        "streams": request.streams,
         "slo": asdict(request.slo),
     }
 

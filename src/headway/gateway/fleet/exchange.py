@@ -56,6 +56,8 @@ class Exchange:
     async def carried(self, asked: Request) -> web.StreamResponse:
         """Let in, sent, told. Raises the `HeadwayError` with which it is refused or fails before its first byte."""
         service, trail, request = self._service, self._trail, self._request
+        if (quotas := service.driver.quotas) is not None and quotas.short(asked):
+            await quotas.more()
         self._place = place = service.driver.enter(asked)
         end = "failed"
         try:

@@ -6,9 +6,10 @@ from collections.abc import Callable
 
 from aiohttp import web
 
-from headway.core.errors import InvalidRequest
+from headway.core.errors import InvalidRequest, QueueFull, Shed
+from headway.gateway.background.work import BACKGROUND, DIVERTED, NO_STORE, Wanted
 from headway.gateway.edge import REQUEST_ID
-from headway.gateway.fleet.admit import admit
+from headway.gateway.fleet.admit import Admitted, admit
 from headway.gateway.fleet.exchange import Exchange
 from headway.gateway.fleet.headers import CALLER, from_client
 from headway.gateway.fleet.scan import Scan, scan_chat, scan_completion
@@ -32,15 +33,17 @@ async def _generate(request: web.Request, read: Read, path: str) -> web.StreamRe
     service = request.app[FLEET]
     trail = Trail(service.figures)
     caller = request[CALLER] = service.door.caller(request.headers)
-    service.driver.check_door()  # before the body is read: a refusal must not cost what it saves
+    full = _check_door(service)
     slo = slo_of(request.headers, service.fleet_config.default_slo)
     body = await service.body_of(request)
     trail.received()
     scan = read(body)
+    if full is not None and not scan.batch:
+        raise full
     try:
         admitted = await admit(service, scan, caller.tenant, slo, request[REQUEST_ID])
-        if admitted.divert:
-            return await _diverted(request, service, caller.tenant, body)
+        if admitted.divert or full is not None:
+            return await _diverted(request, service, path, scan, admitted)
         call = Call(
             path=path,
             body=body,
@@ -58,12 +61,29 @@ async def _generate(request: web.Request, read: Read, path: str) -> web.StreamRe
         raise
 
 
-async def _diverted(request: web.Request, service: FleetService, tenant: str, body: bytes) -> web.StreamResponse:
-    """Work that nobody waits for."""
+def _check_door(service: FleetService) -> QueueFull | None:
+    """Before the body is read: a refusal must not cost what it saves. A full queue is no reason not to keep a call."""
+    try:
+        service.driver.check_door()
+    except QueueFull as full:
+        if service.hooks.divert is None:
+            raise
+        return full
+    return None
+
+
+async def _diverted(
+    request: web.Request, service: FleetService, path: str, scan: Scan, admitted: Admitted
+) -> web.StreamResponse:
+    """Work that nobody waits for, or that cannot be done while somebody waits."""
     if service.hooks.divert is None:
-        raise InvalidRequest(
-            "This gateway has no asynchronous store, so it cannot take work in the background. Ask without.",
-            param="background",
-            code="unsupported_feature",
+        if scan.background:
+            raise InvalidRequest(NO_STORE, param="background", code="unsupported_feature")
+        raise Shed(
+            "The service is overloaded and does no batch work for now; without --store it cannot keep any for later. "
+            "Come back later.",
+            retry_after_s=service.front.admission.retry_after_s(),
         )
-    return await service.hooks.divert(request, tenant, body)
+    why = BACKGROUND if scan.background else DIVERTED
+    wanted = Wanted(admitted.request.tenant, path, scan.body, scan.model, why, admitted.degraded)
+    return await service.hooks.divert(request, wanted, admitted.request)

@@ -7,7 +7,7 @@ from typing import Final
 
 from aiohttp import web
 
-from headway.gateway.edge import REQUEST_ID
+from headway.gateway.edge import REQUEST_ID, TRACEPARENT
 from headway.gateway.fleet.service import FLEET
 from headway.gateway.fleet.trail import Trail
 from headway.gateway.tenancy import Identity
@@ -81,6 +81,8 @@ def from_client(request: web.Request) -> Headers:
                 kept.append((name, value))
         elif not name.startswith(_INTERNAL):
             kept.append((name, value))
+    if (own := request.get(TRACEPARENT)) is not None:  # a worker's spans belong under ours
+        kept = [*(pair for pair in kept if pair[0] != b"traceparent"), (b"traceparent", own)]
     if named not in (b"", b"keep-alive", b"close"):  # headers that the client meant for one hop
         hop = {one.strip() for one in named.split(b",")}
         kept = [(name, value) for name, value in kept if name not in hop]

@@ -10,10 +10,12 @@ from prometheus_client.metrics_core import Metric as MetricFamily
 from headway.core.breaker import Trust
 from headway.core.front import Front
 from headway.core.ladder import Level
+from headway.core.sharing import Mode
 from headway.core.worker import LOAD_FIELDS, Signal, WorkerState
 from headway.gateway.fleet.driver import FleetDriver
 from headway.gateway.fleet.figures import Figures, Histogram
 from headway.metrics.names import METRICS, Metric
+from headway.workers.quota import SharedQuotas
 
 _WORKER = ("worker",)
 _TENANT = ("tenant",)
@@ -45,6 +47,18 @@ _TABLE = (
     Metric("headway_tenant_output_tokens_total", "counter", "Output tokens of requests that ended.", _TENANT),
     Metric("headway_ladder_level_active", "gauge", "1 while the level of degradation is in force.", ("level",)),
     Metric("headway_ladder_pressure_ratio", "gauge", "How much too much there is, 0 to 1."),
+    Metric("headway_replicas", "gauge", "Workers that take requests."),
+    Metric("headway_desired_replicas", "gauge", "How many workers there should be: more than there are, or fewer."),
+    Metric(
+        "headway_quota_mode",
+        "gauge",
+        "1 for what shared limits go by: store; share, while it is lost, or closed: who has limits is refused.",
+        ("mode",),
+    ),
+    Metric("headway_quota_gateways", "gauge", "Gateways that share the limits, as last known."),
+    Metric("headway_quota_losses_total", "counter", "How often the store of shared limits was lost."),
+    Metric("headway_quota_exchanges_total", "counter", "Round trips to that store, by outcome.", ("outcome",)),
+    Metric("headway_quota_waits_total", "counter", "Requests that waited for one."),
 )
 FLEET_METRICS: Mapping[str, Metric] = {metric.name: metric for metric in _TABLE}
 
@@ -65,6 +79,8 @@ class FleetCollector:
         yield from self._workers(front)
         yield from self._tenants(front)
         yield from self._times()
+        if self._driver.quotas is not None:
+            yield from self._quotas(self._driver.quotas)
 
     def _service(self, front: Front) -> Iterator[MetricFamily]:
         admission, figures = front.admission, self._figures
@@ -79,6 +95,8 @@ class FleetCollector:
         yield _one("headway_requests_returned_total", figures.returned)
         yield _by("headway_ladder_level_active", {one.name.lower(): int(front.ladder.active(one)) for one in Level})
         yield _one("headway_ladder_pressure_ratio", front.ladder.pressure.height)
+        yield _one("headway_replicas", front.fleet.up(self._driver.clock()))
+        yield _one("headway_desired_replicas", front.overload.replicas.desired)
 
     def _workers(self, front: Front) -> Iterator[MetricFamily]:
         now, workers = self._driver.clock(), front.fleet.workers
@@ -105,6 +123,14 @@ class FleetCollector:
         yield _by("headway_tenant_waiting", front.lanes.waiting_by_tenant())
         yield _by("headway_tenant_input_tokens_total", self._figures.input_tokens)
         yield _by("headway_tenant_output_tokens_total", self._figures.output_tokens)
+
+    def _quotas(self, quotas: SharedQuotas) -> Iterator[MetricFamily]:
+        sharing = quotas.sharing
+        yield _by("headway_quota_mode", {mode.value: int(mode is sharing.mode) for mode in Mode})
+        yield _one("headway_quota_gateways", sharing.gateways)
+        yield _one("headway_quota_losses_total", sharing.losses)
+        yield _by("headway_quota_exchanges_total", quotas.exchanges)
+        yield _one("headway_quota_waits_total", quotas.waited)
 
     def _times(self) -> Iterator[MetricFamily]:
         figures = self._figures

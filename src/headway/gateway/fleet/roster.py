@@ -25,7 +25,7 @@ class Member:
 
     worker: Worker
     spec: WorkerSpec
-    url: str = ""
+    url: str = ""  # empty: as the worker says, which may move
 
     @property
     def models(self) -> frozenset[str]:

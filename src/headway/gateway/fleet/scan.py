@@ -29,7 +29,8 @@ class Wishes(Struct, kw_only=True):
     """The field `headway` of a body, which is ours and travels no further."""
 
     optional: Annotated[list[str], Meta(max_length=MAX_OPTIONAL)] = []
-    background: bool = False
+    background: bool = False  # as the body's own field of that name
+    batch: bool = False  # answer it now if there is room, later otherwise
 
 
 class _Sent(Struct, kw_only=True):
@@ -102,6 +103,11 @@ class Scan:
     @property
     def background(self) -> bool:
         return bool(self.sent.background or (self.sent.headway is not None and self.sent.headway.background))
+
+    @property
+    def batch(self) -> bool:
+        """Nobody waits for it; or somebody who can be told to come back."""
+        return self.background or (self.sent.headway is not None and self.sent.headway.batch)
 
     @property
     def optional(self) -> Sequence[str]:

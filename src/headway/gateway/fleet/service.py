@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
-from collections.abc import Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Any, Protocol, TypeVar
@@ -12,6 +12,8 @@ from typing import Any, Protocol, TypeVar
 from aiohttp import web
 
 from headway.core.front import Front
+from headway.core.request import Request
+from headway.gateway.background.work import Wanted
 from headway.gateway.fleet.config import FleetConfig
 from headway.gateway.fleet.counting import Counter, Counting
 from headway.gateway.fleet.driver import FleetDriver
@@ -33,8 +35,8 @@ SALT_CHARS = 32
 class Diverting(Protocol):
     """Where work goes that nobody waits for. The store behind it is another's."""
 
-    async def __call__(self, request: web.Request, tenant: str, body: bytes) -> web.StreamResponse:
-        """Keep a call for later, and answer its client: 202 with an id."""
+    async def __call__(self, request: web.Request, wanted: Wanted, asked: Request) -> web.StreamResponse:
+        """Keep a call for later, and answer its client: 202 with an id. `asked` is what it would be to the core."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -42,7 +44,8 @@ class Hooks:
     """What the one who assembles a gateway lends it. None: this gateway cannot do that."""
 
     divert: Diverting | None = None
-    reload: Callable[[], None] | None = None  # configuration and keys, all or nothing; raises ConfigError
+    # Configuration and keys, all or nothing; tells what of it has changed. Raises ConfigError.
+    reload: Callable[[], Awaitable[Mapping[str, Any]]] | None = None
     member: Callable[[Mapping[str, Any]], Member] | None = None  # a worker from an operator's table
 
 

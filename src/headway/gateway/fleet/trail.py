@@ -13,6 +13,7 @@ from headway.core.fleet import Dispatch
 from headway.core.request import Request, Slo, Usage
 from headway.core.routing import Choice
 from headway.gateway.fleet.figures import Figures
+from headway.gateway.observe import Part
 
 MS = 1_000_000
 NS_PER_S = 1_000_000_000
@@ -53,7 +54,8 @@ class Trail:
         self.prompt_tokens = self.output_tokens = self.cached_tokens = 0
         self._exact = False
         self.degraded: tuple[str, ...] = ()
-        self.tries: list[tuple[Dispatch, str]] = []  # and what went wrong there
+        # Where it was sent and why, and what went wrong there. Not the request: thousands of these are kept.
+        self.tries: list[tuple[Choice, str]] = []
         self.state = "waiting"
 
     # -- as it happens ---------------------------------------------------------------------------------------------
@@ -70,14 +72,14 @@ class Trail:
 
     def sent(self, dispatch: Dispatch) -> None:
         self.sent_ns = monotonic_ns()
-        self.tries.append((dispatch, ""))
+        self.tries.append((dispatch.choice, ""))
         self.state = "at a worker"
 
     def failed(self, code: str) -> None:
         """That worker failed it."""
-        dispatch, _ = self.tries[-1]
-        self.tries[-1] = (dispatch, code)
-        self._figures.count_failure(dispatch.worker, code)
+        choice, _ = self.tries[-1]
+        self.tries[-1] = (choice, code)
+        self._figures.count_failure(choice.worker, code)
         self.state = "waiting"
 
     def first_byte(self) -> None:
@@ -149,7 +151,7 @@ class Trail:
     @property
     def worker(self) -> str:
         """`x-headway-worker`: its id, its score, and every term of that."""
-        return shown_choice(self.tries[-1][0].choice)
+        return shown_choice(self.tries[-1][0])
 
     def told(self) -> dict[str, Any]:
         """For `GET /v1/requests/{id}`."""
@@ -161,7 +163,7 @@ class Trail:
             "model": self.model,
             "state": self.state,
             "worker": self.tries[-1][0].worker if self.tries else None,
-            "tries": [_told_try(dispatch, failure) for dispatch, failure in self.tries],
+            "tries": [_told_try(choice, failure) for choice, failure in self.tries],
             "degraded": list(self.degraded),
             "tokens": {
                 "prompt_estimate": self.estimate,
@@ -178,6 +180,38 @@ class Trail:
                 "total": (end_ns - self.arrival_ns) / NS_PER_S,
             },
         }
+
+    # -- for a span ------------------------------------------------------------------------------------------------
+
+    @property
+    def finish_reasons(self) -> tuple[str, ...]:
+        return (self.state,) if self.ended_ns and not self.failure and self.output_tokens else ()
+
+    @property
+    def failure(self) -> str:
+        """What the last worker that was tried did wrong."""
+        return self.tries[-1][1] if self.tries else ""
+
+    @property
+    def facts(self) -> dict[str, str | tuple[str, ...]]:
+        facts: dict[str, str | tuple[str, ...]] = {"headway.tenant": self.tenant, "headway.state": self.state}
+        if self.degraded:
+            facts["headway.degraded"] = self.degraded
+        return facts
+
+    def parts(self) -> list[Part]:
+        end_ns = self.ended_ns or monotonic_ns()
+        parts = [
+            Part("network", self.arrival_ns, self.received_ns),
+            Part("tokenise", self.received_ns, self.ready_ns),
+            Part("queue", self.ready_ns, self.sent_ns or end_ns),
+        ]
+        if self.sent_ns:
+            choice = self.tries[-1][0]
+            facts: dict[str, str | float] = {"headway.worker": choice.worker, "headway.tries": len(self.tries)}
+            facts |= {f"headway.routing.{name}": value for name, value in choice.terms.items()}
+            parts.append(Part("worker", self.sent_ns, end_ns, facts | {"headway.routing.score": choice.score}))
+        return parts
 
 
 class Trails:
@@ -206,8 +240,7 @@ def shown_choice(choice: Choice) -> str:
     return f"{choice.worker};score={choice.score:.3g};{told}" if told else f"{choice.worker};score=0"
 
 
-def _told_try(dispatch: Dispatch, failure: str) -> dict[str, Any]:
-    choice = dispatch.choice
+def _told_try(choice: Choice, failure: str) -> dict[str, Any]:
     return {
         "worker": choice.worker,
         "score": choice.score,

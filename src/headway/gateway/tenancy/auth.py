@@ -32,7 +32,7 @@ class Forbidden(HeadwayError):
     code = "not_allowed"
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Identity:
     """Who calls. `tenant` is empty where there are no keys at all: then everybody is one tenant."""
 
