@@ -1,0 +1,252 @@
+"""`ServerWorker`: a server elsewhere that speaks OpenAI's API runs the items."""
+
+from __future__ import annotations
+
+import asyncio
+import re
+import ssl
+from dataclasses import dataclass, field
+from typing import Any
+
+import msgspec
+
+from headway.core.batch.climb import Climb
+from headway.core.batch.dispatch import Fault
+from headway.core.errors import ConfigError, InvalidRequest
+from headway.offline.items import Item, Sketch, sketch
+from headway.offline.worker import Answered, Failed, is_out_of_memory
+from headway.wire.http_address import http_address
+from headway.wire.http_client import Exchange, HttpClient, ResponseHead, Timeouts, client_of
+from headway.wire.http_connection import HttpFault, NoConnection, NotHttp, Server, TooSlow
+from headway.wire.json_fields import JsonFields
+
+MAX_ANSWER_BYTES = 64 * 1024 * 1024
+MAX_MODELS_BYTES = 4 * 1024 * 1024
+ASK_TIMEOUT_S = 10.0
+_SHOWN_CHARS = 500
+
+# A status whose meaning its hundreds do not give.
+_FAULTS = {
+    401: Fault.FORBIDDEN,
+    403: Fault.FORBIDDEN,
+    408: Fault.TIMEOUT,
+    429: Fault.REFUSED,
+    503: Fault.REFUSED,
+    504: Fault.TIMEOUT,
+    529: Fault.REFUSED,
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ServerConfig:
+    """`first` and `most` items at once; with equal numbers it stays there."""
+
+    url: str
+    api_key: str = field(default="", repr=False)
+    item_timeout_s: float = 600.0
+    first: int = 8
+    most: int = 1024
+    model: str = ""  # asked for where a body names none
+
+
+class ServerWorker:
+    """Raises `ConfigError` for a URL that is none."""
+
+    def __init__(self, config: ServerConfig) -> None:
+        self._config = config
+        try:
+            self._address = http_address(config.url)
+        except ValueError as error:
+            raise ConfigError(str(error), param="url") from None
+        self.id = self._address.url
+        self.batch = 0
+        self.models: tuple[str, ...] = ()  # it knows itself what it has
+        headers = [(b"user-agent", b"headway"), (b"accept-encoding", b"identity")]
+        if config.api_key:
+            if not config.api_key.isascii() or not config.api_key.isprintable():
+                raise ConfigError("The API key has characters that no header can hold.", param="api_key")
+            headers.append((b"authorization", b"Bearer " + config.api_key.encode()))
+        tls = ssl.create_default_context() if self._address.scheme == "https" else None
+        limit_s = config.item_timeout_s
+        self._client: HttpClient = client_of(
+            Server(self._address.host, self._address.port, tls),
+            self._address.authority,
+            headers=headers,
+            timeouts=Timeouts(first_byte_s=limit_s, between_bytes_s=limit_s, total_s=limit_s),
+        )
+        self._model = config.model
+
+    def climb(self) -> Climb:
+        return Climb(self._config.first, self._config.most)
+
+    async def start(self) -> None:
+        """Asks which model it has, if nobody said. A server that is not there yet is no error: it may come."""
+        if self._model:
+            return
+        try:
+            head, body = await self._client.get(
+                self._address.target("/v1/models"), most_bytes=MAX_MODELS_BYTES, timeout_s=ASK_TIMEOUT_S
+            )
+            names = [one["id"] for one in msgspec.json.decode(body)["data"]] if head.status == 200 else []
+        except (HttpFault, msgspec.DecodeError, UnicodeDecodeError, KeyError, TypeError):
+            return
+        if len(names) == 1 and isinstance(names[0], str):
+            self._model = names[0]
+
+    def prepare(self, item: Item) -> Sketch:
+        if self._model:
+            fields = JsonFields(item.body, name="`body`")
+            if "model" not in fields:
+                fields.set("model", msgspec.json.encode(self._model))
+                item.body = fields.encoded()
+        elif b'"model"' not in item.body:
+            raise InvalidRequest("No model is named; say which with --model.", param="model", code="missing_model")
+        return sketch(item)
+
+    async def run(self, item: Item, cut: asyncio.Event) -> Answered | Failed:
+        # It may be sent again: a completion leaves nothing behind, and nobody has read a word of the first answer.
+        exchange = self._client.ask(
+            "POST",
+            self._address.target(item.url),
+            headers=((b"content-type", b"application/json"),),
+            body=item.body,
+            repeatable=True,
+        )
+        asking = asyncio.ensure_future(_answer(exchange))
+        cutting = asyncio.ensure_future(cut.wait())
+        try:
+            await asyncio.wait({asking, cutting}, return_when=asyncio.FIRST_COMPLETED)
+            if asking.done():
+                return asking.result()
+            return Failed(
+                fault=Fault.TIMEOUT,
+                code="straggler",
+                message="It ran much longer than the others and was cut off (--straggler-factor).",
+                final=True,
+            )
+        finally:
+            asking.cancel()
+            cutting.cancel()
+            exchange.close()
+
+    async def close(self) -> None:
+        await self._client.close()
+
+
+async def _answer(exchange: Exchange) -> Answered | Failed:
+    try:
+        head = await exchange.head()
+        body = await exchange.read_all(MAX_ANSWER_BYTES)
+    except HttpFault as fault:
+        return _fault_of(fault)
+    exchange.release()
+    return answer_of(head, body)
+
+
+def _fault_of(fault: HttpFault) -> Failed:
+    if isinstance(fault, NoConnection):
+        return Failed(fault=Fault.UNREACHABLE, code="unreachable", message=f"There is no connection: {fault}.")
+    if isinstance(fault, TooSlow):
+        return Failed(fault=Fault.TIMEOUT, code="timeout", message=f"The server took too long: {fault}.")
+    if isinstance(fault, NotHttp):
+        return Failed(fault=Fault.SERVER, code="garbage", message=f"The answer cannot be understood: {fault}.")
+    return Failed(fault=Fault.SERVER, code="broken_off", message=f"The answer broke off: {fault}.")
+
+
+class _Usage(msgspec.Struct):
+    prompt_tokens: Any = None
+    completion_tokens: Any = None
+    prompt_tokens_details: Any = None
+
+
+class _Completion(msgspec.Struct):
+    choices: list[msgspec.Raw] | None = None
+    usage: _Usage | None = None
+    error: Any = None
+
+
+_completion = msgspec.json.Decoder(_Completion)
+
+
+def answer_of(head: ResponseHead, body: bytes) -> Answered | Failed:
+    """What a status and a body come to."""
+    if not 200 <= head.status < 300:
+        return _refusal(head, body)
+    try:
+        body.decode()
+        told = _completion.decode(body)
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+        return _useless(f"it is not a completion ({error})")
+    if told.error is not None:  # some servers say 200 first
+        return _refusal(ResponseHead(500, head.headers), body)
+    if not told.choices:
+        return _useless("it holds no choices")
+    usage = told.usage or _Usage()
+    details = usage.prompt_tokens_details
+    timing = _server_timing(head.header(b"server-timing"))
+    return Answered(
+        body=body,
+        request_id=head.header(b"x-request-id")[:200].decode("latin-1"),
+        input_tokens=_count(usage.prompt_tokens),
+        cached_tokens=_count(details.get("cached_tokens")) if isinstance(details, dict) else None,
+        output_tokens=_count(usage.completion_tokens),
+        queue_s=timing.get("queue"),
+        prefill_s=timing.get("prefill"),
+        decode_s=timing.get("decode"),
+    )
+
+
+def _useless(what: str) -> Failed:
+    return Failed(fault=Fault.SERVER, code="garbage", message=f"The answer is of no use: {what}.")
+
+
+def _refusal(head: ResponseHead, body: bytes) -> Failed:
+    status, words = head.status, _words(body)
+    code = f"http_{status}"
+    message = f"The server said {status}" + (f": {words}" if words else ".")
+    json = body if _is_json(body) else b""
+    if status >= 500 and is_out_of_memory(words):
+        return Failed(fault=Fault.OUT_OF_MEMORY, code=code, message=message, status=status, body=json)
+    fault = _FAULTS.get(status)
+    if fault is None:
+        fault = Fault.SERVER if status >= 500 else Fault.BAD if status >= 400 else Fault.FORBIDDEN
+    return Failed(fault=fault, code=code, message=message, retry_after_s=retry_after_s(head), status=status, body=json)
+
+
+def retry_after_s(head: ResponseHead) -> float:
+    """What it asks us to wait; 0 where it does not say, or says no number of seconds. Never more than an hour."""
+    for name, unit in ((b"retry-after-ms", 0.001), (b"retry-after", 1.0)):
+        value = head.header(name).strip()
+        if re.fullmatch(rb"\d{1,12}(\.\d{1,9})?", value):
+            return min(3600.0, float(value) * unit)
+    return 0.0
+
+
+def _words(body: bytes) -> str:
+    try:
+        value = msgspec.json.decode(body)
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+        return body.decode("utf-8", "replace")[:_SHOWN_CHARS].strip()
+    for _ in range(3):
+        if isinstance(value, dict):
+            value = next((value[name] for name in ("error", "message", "detail", "msg") if value.get(name)), "")
+    return value[:_SHOWN_CHARS] if isinstance(value, str) else msgspec.json.encode(value).decode()[:_SHOWN_CHARS]
+
+
+def _is_json(body: bytes) -> bool:
+    try:
+        body.decode()
+        msgspec.json.decode(body)
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+        return False
+    return True
+
+
+def _server_timing(value: bytes) -> dict[str, float]:
+    """Seconds by name."""
+    found = re.findall(rb"([\w-]{1,32});dur=(\d{1,9}(?:\.\d{1,9})?)", value[:2000])
+    return {name.decode(): float(number) / 1000 for name, number in found}
+
+
+def _count(value: Any) -> int | None:
+    return value if isinstance(value, int) and not isinstance(value, bool) and value >= 0 else None

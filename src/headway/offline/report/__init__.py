@@ -1,0 +1,1 @@
+"""A batch's report: one HTML file that needs no network."""
