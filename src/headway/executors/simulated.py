@@ -33,6 +33,7 @@ class StepCost:
     decode_sequence_ns: int = 680_000
     context_token_ns: int = 1_000  # per KV token that decode reads
     prefill_attention_ns: int = 280  # per prefill token and context token before it
+    prefill_step_ns: int = 0  # more, of a step with any prefill: GPUs replay a captured graph for decode alone
 
     def of(self, step: Step) -> int:
         """One step of this shape, whatever its `repeat`. Padding costs what prefill costs."""
@@ -42,6 +43,7 @@ class StepCost:
             + self.decode_sequence_ns * step.decode_tokens
             + self.context_token_ns * step.context_tokens
             + self.prefill_attention_ns * step.attention_tokens
+            + (self.prefill_step_ns if step.prefill_tokens or step.pad_tokens else 0)
         )
 
     def of_repeat(self, step: Step, steps: int) -> int:
