@@ -87,6 +87,10 @@ class Server:
         """Freeze it."""
         self._signal(signal.SIGSTOP)
 
+    def kill(self) -> None:
+        """As a crash would."""
+        self._signal(signal.SIGKILL)
+
     def resume(self) -> None:
         self._signal(signal.SIGCONT)
 

@@ -18,11 +18,14 @@ from rich.console import Console
 
 import headway
 from headway.cli import app, version
-from headway.cli.bench.flags import PROFILE_KEYS
+from headway.cli.bench.flags import NOT_OF, PROFILE_KEYS
 from headway.cli.config import MODEL_KEY, SERVE_KEYS, Key
 from headway.cli.fleet.tables import TENANT_KEYS, TOKENIZER_KEYS, WORKER_KEYS
+from headway.cli.goals import GOALS
+from headway.cli.toml_file import toml
 from headway.core.errors import HeadwayError, Refused
 from headway.core.request import MOVES, State
+from headway.gateway.background.metrics import BACKGROUND_METRICS
 from headway.gateway.fleet.metrics import FLEET_METRICS
 from headway.gateway.openapi import describe
 from headway.loadtest.bench.options import PROFILES
@@ -51,8 +54,15 @@ GATEWAY_TABLES = """## Tables of a gateway
 
 Of `headway serve` with workers: [the guide](../guide/gateway.md). A complaint names file, line and key."""
 
+GOALS_ARE = """# Goals
+
+What `headway serve --goal NAME` sets, each with its reason. Flags and the configuration file overrule it. Some of it is
+set for an engine only, or for a gateway only: a gateway does not know how many slots its workers have, and an engine
+trims nothing. `headway serve --goal NAME --print-config` prints all that holds, as a file to begin with."""
+
 METRICS_ARE = "Prometheus text at `/metrics`. Units are part of the name."
 FLEET_METRICS_ARE = "With `--worker`, beside those above that are no engine's. What a worker does not say is not there."
+STORE_METRICS_ARE = "With `--store`."
 
 MEANINGS = {
     "worker": {
@@ -134,6 +144,7 @@ def cli() -> str:
     parts += [help_of(["bench"])]
     parts += [profile_flags(name) for name in PROFILES if name != "concurrency"]
     parts += [help_of(["bench", command]) for command in ("sweep", "stable", "compare", "report")]
+    parts += [help_of(["batch", command]) for command in ("run", "status", "resume", "retry")]
     return "\n\n".join(parts)
 
 
@@ -155,7 +166,9 @@ def profile_flags(name: str) -> str:
 
     url = "URL FILE" if name == "trace" else "URL"
     about = f"`headway bench {name} {url}`: {PROFILES[name].__doc__}"
-    own = f"{about} Flags of its own, beside those of `headway bench` but for the group Profile:"
+    lacking = ", ".join(f"`--{field.replace('_', '-')}`" for field in NOT_OF.get(name, ()))
+    without = f" and {lacking}" if lacking else ""
+    own = f"{about} Flags of its own, beside those of `headway bench` but for the group Profile{without}:"
     return "\n\n".join([f"## headway bench {name}", own, table("flag", "default", "meaning", rows=rows())])
 
 
@@ -181,11 +194,6 @@ def table_type(key: Any) -> str:
     return type_name(Key("", key.kind, Setting("", "", low, high), None))
 
 
-def toml(value: str | float) -> str:
-    """A value as the file would have it."""
-    return json.dumps(value)
-
-
 def type_name(key: Key) -> str:
     if get_origin(key.kind) is Literal:
         return ", ".join(f"`{choice}`" for choice in get_args(key.kind))
@@ -201,7 +209,7 @@ def type_name(key: Key) -> str:
 
 
 def http_api() -> str:
-    document = describe([DEFAULT_MODEL], version())
+    document = describe([DEFAULT_MODEL], version(), store=True)
     schemas = document["components"]["schemas"]
     parts = [HTTP_API]
     for path, methods in document["paths"].items():
@@ -334,14 +342,15 @@ def metrics() -> str:
         )
         return table("name", "kind", "labels", "meaning", rows=rows)
 
-    own, fleet = listed(METRICS.values()), listed(FLEET_METRICS.values())
-    return f"# Metrics\n\n{METRICS_ARE}\n\n{own}\n\n## Of a gateway\n\n{FLEET_METRICS_ARE}\n\n{fleet}"
+    own, fleet, kept = (listed(table.values()) for table in (METRICS, FLEET_METRICS, BACKGROUND_METRICS))
+    gateway = f"## Of a gateway\n\n{FLEET_METRICS_ARE}\n\n{fleet}\n\n## Of a store\n\n{STORE_METRICS_ARE}\n\n{kept}"
+    return f"# Metrics\n\n{METRICS_ARE}\n\n{own}\n\n{gateway}"
 
 
 def errors() -> str:
     """The error tree, wherever in the package its leaves are."""
     for module in pkgutil.walk_packages(headway.__path__, "headway."):
-        if not module.name.endswith("__main__"):
+        if not module.name.endswith(("__main__", ".tracing")):  # the latter needs an extra, and has no errors
             importlib.import_module(module.name)
 
     def rows(kind: type[HeadwayError], depth: int) -> Iterator[tuple[str, ...]]:
@@ -376,9 +385,25 @@ def lifecycle() -> str:
     )
 
 
+# -- goals.md ----------------------------------------------------------------------------------------------------
+
+
+def goals() -> str:
+    named = {key.field: key.name for key in SERVE_KEYS}
+    parts = [GOALS_ARE]
+    for name, goal in GOALS.items():
+        rows = (
+            (f"`{named[field]}`", f"`{toml(choice.value)}`", choice.only or "both", choice.why)
+            for field, choice in goal.choices.items()
+        )
+        parts += [f"## {name}", f"For {goal.about}.", table("key", "value", "of", "why", rows=rows)]
+    return "\n\n".join(parts)
+
+
 PAGES: dict[str, Callable[[], str]] = {
     "cli.md": cli,
     "configuration.md": configuration,
+    "goals.md": goals,
     "http-api.md": http_api,
     "models.md": models,
     "load-report.md": load_report,

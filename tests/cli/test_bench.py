@@ -134,6 +134,9 @@ def test_help_loads_no_numbers() -> None:
         (["stable", "URL"], 2, "--slo-ttft"),
         (["sweep", "URL", "--vary", "wings=2", "--output", "OUT"], 2, "wings"),
         (["sweep", "URL", "--profile", "trace", "--output", "OUT"], 2, "--trace FILE"),
+        (["swep", "URL"], 2, "Did you mean sweep?"),
+        (["stable", "URL", "--duration", "5"], 2, "--window"),
+        (["compare", "none", "other", "--duration", "5"], 2, "measures nothing"),
         (["compare", "none", "other"], 1, "none"),
         (["report"], 2, "report takes"),
         (["report", "none.json"], 1, "none.json"),
@@ -148,6 +151,14 @@ def test_what_is_wrong_is_one_line(  # noqa: PLR0917 - fixtures and parameters
     assert len(lines) == 1
     assert lines[0].startswith("headway: ")
     assert said in lines[0]
+
+
+@pytest.mark.parametrize("command", ["burst", "ramp", "trace"])
+def test_help_tells_what_is_left_out_at_both_ends(command: str, capsys: pytest.CaptureFixture[str]) -> None:
+    status(["bench", command, "--help"])
+    shown = " ".join(capsys.readouterr().out.replace("│", " ").split())
+    assert "it counts from its first second" in shown
+    assert "a tenth of the duration" not in shown
 
 
 # -- a run -------------------------------------------------------------------------------------------------------------
@@ -285,6 +296,15 @@ def test_stable_finds_a_load_and_draws_it(url: str, tmp_path: Path, capsys: pyte
     assert code == NO_LOAD_HOLDS, "nobody keeps that promise"
     assert "No load holds" in capsys.readouterr().out
     assert "No load holds" in (tmp_path / "stable.html").read_text()
+    page = tmp_path / "again.html"
+    assert status(["bench", "report", str(tmp_path), "--html", str(page)]) == 0
+    assert "No load holds" in capsys.readouterr().out
+    assert "No load holds" in page.read_text()
+    assert status(["bench", "compare", str(tmp_path), str(tmp_path)]) == 1
+    assert "holds a search for the stable region, not one run" in capsys.readouterr().err
+    (tmp_path / "stable.json").unlink()  # as one that was broken off
+    assert status(["bench", "report", str(tmp_path)]) == 0
+    assert "has not ended" in capsys.readouterr().err
 
 
 def found(bound: str, load: float | None = 8.0, *, converged: bool = True, breaks_at: float | None = None) -> Stable:
@@ -324,6 +344,8 @@ def test_a_saved_run_is_shown_again(saved: Path, tmp_path: Path, capsys: pytest.
     shown = capsys.readouterr().out
     assert "Load and throughput" in shown
     assert "P99 TTFT (ms)" in shown
+    assert status(["bench", "report", str(saved), "--as", "aiperf"]) == 0
+    assert "--as aiperf: the run was made without it" in capsys.readouterr().err
     assert "Load and throughput" in page.read_text()
     assert status(["bench", "report", str(saved), str(saved / "run.json"), "--html", str(page)]) == 0
     assert "2 runs" in page.read_text()

@@ -6,6 +6,7 @@ import pytest
 
 from headway.core.errors import InvalidRequest
 from headway.core.request import Slo
+from headway.executors.simulated import SimulatedExecutor
 from headway.gateway.promises import slo_of
 from tests.gateway.fake import FakeBackend, serving
 
@@ -44,6 +45,14 @@ async def test_a_bad_promise_is_a_400_before_anything_is_submitted():
         status, body, _ = await client.post("/v1/chat/completions", CHAT, **{"x-slo-ttft-ms": "x"})
     assert (status, body["error"]["param"]) == (400, "x-slo-ttft-ms")
     assert not backend.requests
+
+
+async def test_the_configuration_says_which_precision_came_of_auto():
+    backend = FakeBackend()
+    backend.info = SimulatedExecutor().info
+    async with serving(backend) as client:
+        status, body = await client.get("/admin/config")
+        assert (status, body["dtype"], body["precision"]) == (200, "auto", "none")
 
 
 async def test_settings_change_while_serving():

@@ -5,16 +5,14 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import json
-from collections.abc import AsyncGenerator, AsyncIterator
+from collections.abc import AsyncIterator
 from dataclasses import dataclass, field
 from typing import Any
 
 from headway.core.worker import WorkerLoad
-from headway.metrics.snapshot import Snapshot
-from headway.workers.embedded import EmbeddedWorker
 from headway.workers.remote import RemoteConfig, RemoteWorker
 from headway.workers.watch import Intervals
-from headway.workers.worker import Call, Decided, Head, Worker
+from headway.workers.worker import Call, Decided, Worker
 from tests.wire.scripted import Turn, chunk, chunked_head, scripted, until, whole
 from tests.workers.speaking import DONE, completion, models, said, usage, vllm_page
 
@@ -116,44 +114,6 @@ async def _speak(turn: Turn, tokens: int, tells_usage: bool) -> None:
         await turn.write(chunk(b"".join(events)), b"0\r\n\r\n")
     finally:
         gone.cancel()
-
-
-@contextlib.asynccontextmanager
-async def embedded_body() -> AsyncIterator[Body]:
-    """A function in this process."""
-    working = 0
-
-    async def serve(call: Call) -> AsyncGenerator[Head | bytes, None]:
-        nonlocal working
-        asked = json.loads(call.body)
-        if asked["model"] != "m":
-            yield Head(404, ((b"content-type", b"application/json"),))
-            yield b'{"error":{"message":"no such model","code":404}}'
-        elif not call.streams:
-            yield Head(200, ((b"content-type", b"application/json"),))
-            yield completion()
-        else:
-            working += 1
-            try:
-                yield Head(200, ((b"content-type", b"text/event-stream"),))
-                for number in range(asked["max_tokens"]):
-                    yield said(f"w{number} ")
-                    await asyncio.sleep(0.002)
-                yield said(finish="length")
-                yield (usage(asked["max_tokens"]) if "stream_options" in asked else b"") + DONE
-            finally:
-                working -= 1
-
-    worker = EmbeddedWorker("w", serve, models=frozenset({"m"}), snapshot=lambda: _snapshot(working), interval_s=0.03)
-    watched = Watched()
-    await worker.start(watched)
-    yield Body(worker, watched, lambda: working)
-    await worker.close()
-
-
-def _snapshot(running: int) -> Snapshot:
-    zeros = dict.fromkeys(Snapshot.__dataclass_fields__, 0)
-    return Snapshot(**{**zeros, "running": running, "waiting_by_lane": {}, "ended_total": {}, "refused_total": {}})  # type: ignore[arg-type]
 
 
 @contextlib.asynccontextmanager

@@ -1,4 +1,4 @@
-"""What every `Worker` does, whatever is behind it: a scripted server, a real `headway serve`, a function here."""
+"""What every `Worker` does, whatever is behind it: a scripted server or a real `headway serve`."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from headway.wire.sse import EventParser
 from headway.workers.worker import Call, Decided, WorkerFailed
 from tests.cli.running import Server
 from tests.wire.scripted import until
-from tests.workers.bodies import CHAT, Body, chat, embedded_body, headway_body, scripted_body
+from tests.workers.bodies import CHAT, Body, chat, headway_body, scripted_body
 
 
 @pytest.fixture(scope="module")
@@ -23,12 +23,12 @@ def headway_url() -> Iterator[str]:
         yield server.url
 
 
-@pytest_asyncio.fixture(params=["scripted", "headway", "embedded"])
+@pytest_asyncio.fixture(params=["scripted", "headway"])
 async def body(request) -> AsyncIterator[Body]:
     if request.param == "headway":
         making = headway_body(request.getfixturevalue("headway_url"))
     else:
-        making = scripted_body() if request.param == "scripted" else embedded_body()
+        making = scripted_body()
     async with making as made:
         yield made
 

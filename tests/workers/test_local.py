@@ -12,10 +12,11 @@ import pytest
 
 from headway import child_process
 from headway.workers import lifeline
-from headway.workers.local import LocalConfig, LocalWorker, LocalWorkers
+from headway.workers.local import LocalConfig, LocalWorker
+from headway.workers.remote import RemoteConfig
 from headway.workers.worker import WorkerFailed
 from tests.wire.scripted import until
-from tests.workers.bodies import Watched, chat
+from tests.workers.bodies import OFTEN, Watched, chat
 
 SIMULATED = LocalConfig(arguments=("--executor", "simulated", "--served-model-name", "m"), first_rest_s=0.05)
 
@@ -31,20 +32,19 @@ async def answered(worker: LocalWorker) -> int:
 
 
 async def test_real_engines_serve_and_come_back_and_leave():
-    workers, watched = LocalWorkers(2, SIMULATED), Watched()
-    await workers.start(watched)
+    workers, watched = [LocalWorker(f"local-{number}", SIMULATED) for number in range(2)], Watched()
+    await asyncio.gather(*(worker.start(watched) for worker in workers))
     try:
-        assert [worker.id for worker in workers.workers] == ["local-0", "local-1"]
-        assert len({worker.url for worker in workers.workers}) == 2
-        assert [await answered(worker) for worker in workers.workers] == [3, 3]
-        first = workers.workers[0]
+        assert len({worker.url for worker in workers}) == 2
+        assert [await answered(worker) for worker in workers] == [3, 3]
+        first = workers[0]
         assert first.models == {"m"}
         assert first.load().running is not None
         pid = first.pid
         assert pid is not None
         os.kill(pid, signal.SIGKILL)
         await until(lambda: first.starts == 2 and first.pid not in (None, pid), 60)
-        assert await answered(workers.workers[1]) == 3, "the other one does not notice"
+        assert await answered(workers[1]) == 3, "the other one does not notice"
 
         async def again() -> bool:
             try:
@@ -57,8 +57,8 @@ async def test_real_engines_serve_and_come_back_and_leave():
             while not await again():
                 await asyncio.sleep(0.1)
     finally:
-        pids = [worker.pid for worker in workers.workers]
-        await asyncio.wait_for(workers.close(), 60)
+        pids = [worker.pid for worker in workers]
+        await asyncio.wait_for(asyncio.gather(*(worker.close() for worker in workers)), 60)
     for pid in pids:
         assert pid is not None
         with pytest.raises(ProcessLookupError):
@@ -112,6 +112,30 @@ async def test_a_crash_loop_ends_and_says_why(program):
         await answer.head()
     assert failed.value.code == "worker_unreachable"
     answer.close()
+    await worker.close()
+
+
+async def test_one_that_was_up_and_stays_down_goes_on_saying_why(program):
+    """Not that its port refuses connections, which is all that its health check finds."""
+    config = program(
+        """
+        import sys, time
+        def main():
+            print("Listening  http://127.0.0.1:9", flush=True)
+            time.sleep(0.3)
+            print("the device is lost", file=sys.stderr)
+            sys.exit(1)
+        """,
+        crash_limit=2,
+    )
+    nowhere = RemoteConfig(id="local-0", url="http://127.0.0.1:9", intervals=OFTEN)
+    worker, watched = LocalWorker("local-0", config, remote=nowhere), Watched()
+    await asyncio.wait_for(worker.start(watched), 30)
+    await until(lambda: bool(worker.down), 30)
+    seen = len(watched.checks)
+    await until(lambda: len(watched.checks) > seen + 3, 30)
+    assert "the device is lost" in worker.down
+    assert set(watched.checks[seen + 1 :]) == {(False, worker.down)}
     await worker.close()
 
 

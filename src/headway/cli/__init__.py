@@ -38,8 +38,10 @@ app.command(
 app.command(
     "headway.cli.bench:app", name="bench", help="Measure a server that speaks OpenAI's API under load.", sort_key=4
 )
+app.command("headway.cli.batch:app", name="batch", help="Answer every line of a file, once.", sort_key=4)
 app.command("headway.cli.keys:app", name="keys", help="Create, list and revoke API keys.", sort_key=6)
 app.command("headway.cli.kv:app", name="kv", help="Size a KV cache, and what fits into a device.", sort_key=5)
+app.command("headway.cli.fit:app", name="fit", help="Fit how long steps take, from logs or from a device.", sort_key=7)
 
 
 @app.command(name="version", show=False)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from difflib import get_close_matches
+
 from cyclopts import CycloptsError, UnknownOptionError, UnusedCliTokensError
 
 from headway.loadtest.bench.options import PROFILES
@@ -51,9 +53,28 @@ BENCH_INSTEAD = {
 }
 
 
+BENCH_COMMANDS = (*PROFILES, "sweep", "stable", "compare", "report")
+# What a command of `headway bench` has no use for, and what to say instead.
+BENCH_COMMAND_INSTEAD = {
+    "bench stable": dict.fromkeys(
+        ("--duration", "--requests", "--num-prompts"),
+        "A search lasts as long as it needs: --window says how many seconds are measured at each load, and "
+        "--most-probes how many loads are tried.",
+    ),
+    "bench compare": dict.fromkeys(
+        ("--duration", "--requests", "--num-prompts", "--warmup"), "It reads two saved runs, and measures nothing."
+    ),
+    "bench report": dict.fromkeys(
+        ("--duration", "--requests", "--num-prompts", "--warmup"), "It reads saved runs, and measures nothing."
+    ),
+}
+
+
 def complaint(error: CycloptsError) -> str:
     """One line."""
     command = " ".join(error.command_chain or ())
+    if isinstance(error, UnusedCliTokensError) and command == "bench" and (said := _no_profile(error)):
+        return said
     if isinstance(error, UnusedCliTokensError) and command in TAKES:
         surplus = " ".join(error.unused_tokens or ())
         return f"{command} takes one argument, {TAKES[command]}; this is too much: {surplus}"
@@ -65,9 +86,20 @@ def complaint(error: CycloptsError) -> str:
             return f"Unknown option: {flag}. {INSTEAD[flag]}"
     if isinstance(error, UnknownOptionError) and command.startswith("bench"):
         flag = (error.token.keyword or error.token.value).partition("=")[0]
-        if flag in BENCH_INSTEAD:
-            return f"Unknown option: {flag}. {BENCH_INSTEAD[flag]}"
+        instead = {**BENCH_INSTEAD, **BENCH_COMMAND_INSTEAD.get(command, {})}
+        if flag in instead:
+            return f"Unknown option: {flag}. {instead[flag]}"
     return str(error)
+
+
+def _no_profile(error: CycloptsError) -> str:
+    """Of a word that stands where a profile would, and is neither one nor an address; empty where there is none."""
+    word = _after("bench", error)
+    if word == "MODEL" or any(sign in word for sign in ".:/") or word.startswith(("-", "localhost")):
+        return ""
+    nearest = get_close_matches(word, BENCH_COMMANDS, 1)
+    meant = f" Did you mean {nearest[0]}?" if nearest else ""
+    return f"bench has no profile {word[:40]!r}.{meant} There are {', '.join(BENCH_COMMANDS)}."
 
 
 def _after(flag: str, error: CycloptsError) -> str:

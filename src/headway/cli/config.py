@@ -17,9 +17,13 @@ from typing import Annotated, Any, Literal, TypeVar, Union, get_args, get_origin
 
 from cyclopts import Group, Parameter, Token, convert
 
+from headway.core.errors import ConfigError
+from headway.core.ladder import Level, Mode
+from headway.core.replicas import ReplicaLimits
 from headway.engine.config import EngineConfig
 from headway.models import DEFAULT_MODEL
 from headway.setting import Setting
+from headway.workers.quota_url import check_url
 
 T = TypeVar("T")
 
@@ -30,6 +34,14 @@ Model = Annotated[str, Parameter(help="A model name, a .gguf file, an OpenVINO I
 class ServeConfig:
     """The server around an engine, and the engine."""
 
+    goal: Annotated[
+        Literal["chat", "throughput", "offline", "long-docs", "multi-tenant"] | None,
+        Setting(
+            "Begin with settings for this purpose; flags and the file overrule them. --print-config shows them.",
+            "Goal",
+            default="none",
+        ),
+    ] = None
     host: Annotated[str, Setting("Address to listen on; 0.0.0.0 is every interface.", "Network")] = "127.0.0.1"
     port: Annotated[int, Setting("Port to listen on; 0 takes a free one.", "Network", 0, 65535)] = 8000
     drain_timeout: Annotated[
@@ -55,14 +67,38 @@ class ServeConfig:
     ] = None
     worker: Annotated[
         tuple[str, ...],
-        Setting("URL of a server to send requests to, instead of a model here; may be repeated.", "Fleet"),
+        Setting(
+            "URL of a server to send requests to; may be repeated. A model that is named is served as well.", "Fleet"
+        ),
     ] = ()
+    local_workers: Annotated[
+        int,
+        Setting(
+            "Engines to start as processes of their own and put a gateway before, sharing the cores.", "Fleet", 0, 256
+        ),
+    ] = 0
     api_keys: Annotated[
         str | None, Setting("File of the tenants' API keys; see `headway keys`.", "Fleet", default="no keys")
     ] = None
     allow_anonymous: Annotated[
         bool, Setting("Let in who has no API key, also from other machines, as one tenant.", "Fleet")
     ] = False
+    quota_store: Annotated[
+        str | None,
+        Setting(
+            "Share tenants' limits with other gateways through this Redis: redis://HOST:PORT/DATABASE. Its password "
+            "may be in HEADWAY_QUOTA_PASSWORD.",
+            "Fleet",
+            default="each gateway counts for itself",
+        ),
+    ] = None
+    quota_loss: Annotated[
+        Literal["closed", "share"],
+        Setting("While that store is lost: refuse tenants that have limits, or grant an even share of each.", "Fleet"),
+    ] = "closed"
+    quota_lease: Annotated[
+        float, Setting("Seconds after which the slots of a killed gateway are given to others.", "Fleet", 1, 60)
+    ] = 5.0
     max_running: Annotated[
         int, Setting("Most requests on all workers together; 0 leaves it to their windows.", "Fleet", 0)
     ] = 0
@@ -71,10 +107,88 @@ class ServeConfig:
         Setting("How much of the workers' KV the requests inside may need at worst; 0 is no limit.", "Fleet", 0, 100),
     ] = 0.0
     overlong: Annotated[
-        Literal["reject", "trim"],
-        Setting("A chat that is too long: refuse it, or drop its oldest turns.", "Fleet"),
+        Literal["reject", "async", "trim"],
+        Setting("A chat that is too long: refuse it, answer it later from --store, or drop its oldest turns.", "Fleet"),
     ] = "reject"
+    overlong_tokens: Annotated[
+        int,
+        Setting("Longest prompt of a request that somebody waits for; 0 leaves that to --max-model-len.", "Fleet", 0),
+    ] = 0
+    ladder: Annotated[
+        tuple[str, ...],
+        Setting(
+            "What to do with a level of degradation under overload: LEVEL=on, off or auto; may be repeated.", "Fleet"
+        ),
+    ] = ()
+    clamp_output_tokens: Annotated[
+        int, Setting("Longest output while the level clamp_output is in force.", "Fleet", 1)
+    ] = 256
+    short_context_ratio: Annotated[
+        float,
+        Setting("Of --max-model-len, what is left while the level shorten_context is in force.", "Fleet", 0.01, 1),
+    ] = 0.5
+    min_replicas: Annotated[int, Setting("Fewest workers ever asked for.", "Fleet", 1, 65_536)] = 1
+    max_replicas: Annotated[
+        int,
+        Setting("Most workers ever asked for, under an overload that nothing else helps; 0 is no limit.", "Fleet", 0),
+    ] = 0
+    scale_hook: Annotated[
+        str | None,
+        Setting(
+            "Command to run when another number of workers would be right: HEADWAY_REPLICAS_DESIRED says how many.",
+            "Fleet",
+            default="none",
+        ),
+    ] = None
+    scale_hook_timeout: Annotated[float, Setting("Seconds after which the command is ended.", "Fleet", 0.1, 3600)] = (
+        30.0
+    )
+    otel: Annotated[
+        bool,
+        Setting("Send OpenTelemetry spans to where OTEL_EXPORTER_OTLP_ENDPOINT says; needs headway[otel].", "Network"),
+    ] = False
+    store: Annotated[
+        str | None,
+        Setting(
+            "Directory for work that is done later: requests with `background`, files and batches.",
+            "Background",
+            default="none: such requests are refused",
+        ),
+    ] = None
+    store_gib: Annotated[float, Setting("Most that the store may hold, in GiB.", "Background", 0.001, 1 << 20)] = 16.0
+    background_limit: Annotated[
+        int, Setting("Most requests that wait in the store; one key's tenant may have half.", "Background", 1, 10**7)
+    ] = 10_000
+    background_timeout: Annotated[
+        float,
+        Setting("Seconds in which a request of the background must be started; then it fails.", "Background", 1),
+    ] = 86_400.0
+    background_retention: Annotated[float, Setting("Seconds that its answer is kept.", "Background", 1)] = 86_400.0
+    batch_retention: Annotated[
+        float, Setting("Seconds that an ended batch and its output files are kept.", "Background", 1)
+    ] = 2_592_000.0
     engine: EngineConfig = dataclasses.field(default_factory=EngineConfig)
+
+    def __post_init__(self) -> None:
+        ladder_modes(self.ladder)
+        if self.quota_store is not None:
+            check_url(self.quota_store)
+        ReplicaLimits(self.min_replicas, self.max_replicas)
+
+
+def ladder_modes(said: Sequence[str]) -> dict[Level, Mode]:
+    """Every level's mode, `auto` where nothing is said. Raises ConfigError."""
+    modes = dict.fromkeys(Level, Mode.AUTO)
+    levels, words = {level.name.lower(): level for level in Level}, [mode.value for mode in Mode]
+    for one in said:
+        name, _, mode = one.partition("=")
+        if name not in levels or mode not in words:
+            raise ConfigError(
+                f"ladder: {one[:80]!r} is no LEVEL=MODE: levels are {', '.join(levels)}; modes {', '.join(words)}.",
+                param="ladder",
+            )
+        modes[levels[name]] = Mode(mode)
+    return modes
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,6 +212,14 @@ class Key:
             return self.type
         (kind,) = (kind for kind in get_args(self.type) if kind is not NoneType)
         return kind
+
+    def typed(self, value: Any) -> Any:
+        """A value that was checked, as the configuration holds it: by its own name, and of its own type."""
+        if get_origin(self.kind) is tuple:
+            return tuple(value)
+        if isinstance(value, str):
+            return self.aliases.get(value, value)
+        return float(value) if self.kind is float else value
 
     def complaint(self, value: float) -> str | None:
         """What is wrong with a number, fit to follow the setting's name; None when nothing is."""
@@ -145,7 +267,9 @@ GROUPS = {
     name: Group(name, sort_key=place)
     for place, name in enumerate(
         (
-            *("Output", "Network", "Model", "Fleet", "Concurrency and batching"),
+            "Input",  # of `batch`
+            *("Goal", "Output", "Network", "Model", "Fleet", "Background", "Concurrency and batching"),
+            *("Order and concurrency", "Failures"),  # of `batch`
             *("Search", "Grid", "Profile", "Load", "Prompts"),  # of `bench`
             *("Promises", "Lanes", "Runtime"),
             *("Server", "Client", "Report"),  # of `bench`
@@ -182,4 +306,7 @@ def serve_config(settings: dict[str, Any]) -> ServeConfig:
     """A `ServeConfig` from flat values by field name. Raises ConfigError where values do not go together."""
     engine = {key.field: settings[key.field] for key in ENGINE_KEYS if key.field in settings}
     rest = {name: value for name, value in settings.items() if name not in engine}
-    return ServeConfig(**rest, engine=EngineConfig(**engine))
+    config = ServeConfig(**rest, engine=EngineConfig(**engine))
+    if config.overlong == "async" and config.store is None:
+        raise ConfigError("--overlong async keeps what is too long for later: give it a --store.", param="overlong")
+    return config

@@ -5,19 +5,31 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
+import os
 import signal
+import sys
+from collections.abc import Mapping
+from dataclasses import replace
 from socket import socket
+from typing import Any
 
 import uvloop
 
 from headway.cli.address import bound_socket, unusable, url_of
 from headway.cli.banner import banner, counted
 from headway.cli.config import ServeConfig
+from headway.cli.keeping import Keeping, check_store
+from headway.cli.layers import KEYS, Effective, Layers
 from headway.cli.load_line import tell_load
 from headway.cli.progress import shown_progress
+from headway.cli.reloading import Reloading
+from headway.cli.spans import exporting, traced
 from headway.engine import Engine
+from headway.engine.engine import RECONFIGURABLE
 from headway.engine.journal import open_log
 from headway.gateway import GatewayConfig, create_app, listening
+from headway.models import DEFAULT_MODEL
+from headway.workers.lifeline import SECRET
 
 log = logging.getLogger("headway")
 
@@ -28,44 +40,81 @@ class StopSignals:
     def __init__(self) -> None:
         self.asked = asyncio.Event()
         self.insisted = asyncio.Event()
+        self.number = 0  # of the last one
         loop = asyncio.get_running_loop()
         for number in (signal.SIGTERM, signal.SIGINT):
-            loop.add_signal_handler(number, self._arrived)
+            loop.add_signal_handler(number, self._arrived, number)
 
-    def _arrived(self) -> None:
+    def _arrived(self, number: int) -> None:
+        self.number = number
         (self.insisted if self.asked.is_set() else self.asked).set()
 
 
-def run_server(model: str, config: ServeConfig) -> None:
+def run_server(layers: Layers, effective: Effective) -> None:
     """Serve until signalled. Raises ConfigError for an unusable address or log, ModelError for an unusable model."""
+    config = effective.config
     logging.basicConfig(level=config.log_level.upper(), format="%(asctime)s %(levelname)s %(name)s: %(message)s")
     with bound_socket(config.host, config.port) as sock:
         for path, kind in ((config.engine.step_log, "step"), (config.engine.decision_log, "decision")):
             if path is not None:  # as with the port: what cannot be had must be known before a model is loaded
                 open_log(path, kind).close()
-        uvloop.run(_serve(model, config, sock))
+        check_store(config)
+        uvloop.run(_serve(layers, effective, sock))
 
 
-async def _serve(model: str, config: ServeConfig, sock: socket) -> None:
+async def _serve(layers: Layers, effective: Effective, sock: socket) -> None:
+    config = effective.config
+    tracing = exporting() if config.otel else None
+    model = effective.model or DEFAULT_MODEL
+    if config.engine.executor != "simulated":  # compiling a model takes seconds, and tells nothing of its progress
+        print(f"Loading {model} …", file=sys.stderr, flush=True)
     with shown_progress("starting") as report:
         engine = Engine(model, config.engine, report=report)
         await engine.start()
     signals = StopSignals()
     name = config.served_model_name or engine.model.name
     async with contextlib.AsyncExitStack() as stack:
+        stack.enter_context(Reloading(EngineReload(engine, layers, effective)))
+        app = create_app(engine, gateway_config(config, name))
+        await stack.enter_async_context(traced(app, tracing))
+        keeping = Keeping.of_engine(app, engine, config)
         try:
-            await stack.enter_async_context(listening(create_app(engine, gateway_config(config, name)), sock))
+            await keeping.open()
+            await stack.enter_async_context(listening(app, sock))
         except OSError as error:  # somebody else began to listen while the model was loading
             raise unusable(config.host, config.port, error) from error
         finally:
             # Whatever happens, and before the gateway closes: it ends the streams that are left, and the gateway has
             # only to flush them.
             stack.push_async_callback(engine.close)
+            stack.push_async_callback(keeping.close)
         load = asyncio.create_task(tell_load(engine.snapshot))
         stack.callback(load.cancel)
         print(banner(engine, name, url_of(sock)), flush=True)
         await signals.asked.wait()
+        await keeping.drain()
         await _drain(engine, signals, config.drain_timeout)
+
+
+class EngineReload:
+    """Reads the file again: what an engine can change while it serves holds when the call returns."""
+
+    def __init__(self, engine: Engine, layers: Layers, effective: Effective) -> None:
+        self._engine = engine
+        self._layers = layers
+        self._said = effective  # an operator may have changed the engine's own settings since
+
+    async def __call__(self) -> Mapping[str, Any]:
+        """Raises ConfigError, and then everything is as it was."""
+        asked = await asyncio.to_thread(self._layers.read)
+        differ = [name for name in KEYS if asked.value(name) != self._said.value(name)]
+        live = [name for name in differ if name in RECONFIGURABLE]
+        if live:
+            self._engine.reconfigure(**{name: asked.value(name) for name in live})
+            engine = replace(self._said.config.engine, **{name: asked.value(name) for name in live})
+            self._said = replace(self._said, config=replace(self._said.config, engine=engine))
+        told = {"changed": live, "needs_restart": [name for name in differ if name not in live]}
+        return {kind: [KEYS[name].name for name in names] for kind, names in told.items()}
 
 
 def gateway_config(config: ServeConfig, name: str) -> GatewayConfig:
@@ -73,6 +122,7 @@ def gateway_config(config: ServeConfig, name: str) -> GatewayConfig:
     origins = (config.allowed_origins or "").split(",")
     return GatewayConfig(
         served_model_name=name,
+        secret=os.environ.get(SECRET, ""),
         generation_config=config.generation_config,
         allowed_origins=tuple(origin.strip().rstrip("/") for origin in origins if origin.strip()),
     )

@@ -5,6 +5,7 @@ from __future__ import annotations
 from headway.core.admission import Admission
 from headway.core.ladder import Ladder, Level, Pressure
 from headway.core.replicas import ANY_NUMBER, ReplicaLimits, Replicas
+from headway.core.request import Request
 from headway.core.tenants import TenantLimits
 from headway.core.treatment import Asked, Degradation, Treatment, treat
 
@@ -56,20 +57,32 @@ class Demand:
 
 
 class PromisesKept:
-    """Which part of the requests that ended lately kept what they were promised: what the ladder sees of promises."""
+    """Which part of the promises lately was kept: what the ladder sees of them.
 
-    __slots__ = ("_ended", "_kept")
+    A promise counts when it is decided: lost in the waiting room when that is found, else when its request ends. What
+    is served of the lost ones afterwards tells of a load that may be over.
+    """
+
+    __slots__ = ("_ended", "_kept", "_relegations")
 
     def __init__(self) -> None:
         self._ended = self._kept = 0.0
+        self._relegations = 0
 
-    def ended(self, *, kept: bool) -> None:
-        """A request that was promised something has ended."""
+    def ended(self, request: Request, sent_ns: int, *, kept: bool) -> None:
+        """A request that was promised something, and sent to a worker at `sent_ns`, has ended."""
+        if request.latest_start_ns and request.latest_start_ns < sent_ns:
+            return  # it was lost before, and counted then
         self._ended += 1
         self._kept += kept
 
-    def ratio(self) -> float | None:
-        """Ask once for each look of the ladder: those before it count less each time. None while they are few."""
+    def ratio(self, relegations: int) -> float | None:
+        """`relegations`: promises found lost in the waiting room, since the start. None while there are few of all.
+
+        Ask once for each look of the ladder: what was before it counts less each time.
+        """
+        self._ended += relegations - self._relegations
+        self._relegations = relegations
         ratio = self._kept / self._ended if self._ended >= FEW else None
         self._ended *= KEPT_REMEMBERED
         self._kept *= KEPT_REMEMBERED

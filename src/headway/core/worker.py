@@ -27,7 +27,7 @@ PREFIXES = 4_096
 TTFT_RATE, STAY_RATE = 0.2, 0.1
 # A worker gets no further prompt while those that it has not begun to answer keep it busy for so long: what waits in it
 # waits in its order, and would be begun sooner elsewhere.
-AHEAD_NS = 100_000_000
+AHEAD_NS = 150_000_000
 # Of its stay a request may spend so much before its first byte without having queued: prompts take time too.
 EASY_WAIT_RATIO = 0.25
 

@@ -136,6 +136,16 @@ class EngineConfig:
         int | None,
         Setting("Tokens, at their longest, that running long outputs may come to.", "Lanes", 1, default="no limit"),
     ] = None
+    batch_slots: Annotated[
+        int | None,
+        Setting(
+            "Slots that work of the background may take.",
+            "Lanes",
+            1,
+            4096,
+            default="half of max-num-seqs; of a gateway 16",
+        ),
+    ] = None
     step_log: Annotated[
         str | None, Setting("File to append a JSON line to for every step and request.", "Runtime", default="none")
     ] = None

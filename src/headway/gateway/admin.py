@@ -27,9 +27,13 @@ class NotLocal(HeadwayError):
 
 
 async def config(request: web.Request) -> web.Response:
-    """The engine's configuration as it is now."""
+    """The engine's configuration as it is now, and `precision`: what came of `dtype` on this machine."""
     check_local(request)
-    return json_response(dataclasses.asdict(request.app[SERVICE].backend.config))
+    backend = request.app[SERVICE].backend
+    told = dataclasses.asdict(backend.config)
+    if (info := getattr(backend, "info", None)) is not None:  # only what computes itself knows
+        told["precision"] = info.precision
+    return json_response(told)
 
 
 async def reconfigure(request: web.Request) -> web.Response:

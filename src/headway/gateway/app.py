@@ -12,6 +12,7 @@ from headway.gateway import admin, generate, inform
 from headway.gateway.backend import Backend
 from headway.gateway.config import GatewayConfig
 from headway.gateway.edge import add_headers, edge
+from headway.gateway.guard import guard
 from headway.gateway.openapi import describe, routes
 from headway.gateway.service import EDGE, SERVICE, Service
 from headway.wire import limits
@@ -23,7 +24,8 @@ def create_app(backend: Backend, config: GatewayConfig = GatewayConfig()) -> web
 
     Serve it with `listening`, which also sets what keeps a server's connections healthy.
     """
-    app = web.Application(middlewares=[edge], client_max_size=limits.MAX_BODY_BYTES)
+    middlewares = [edge, guard(config.secret)] if config.secret else [edge]
+    app = web.Application(middlewares=middlewares, client_max_size=limits.MAX_BODY_BYTES)
     service = Service(backend, config)
     app[EDGE] = app[SERVICE] = service
     app[inform.STARTED_S] = inform.started_s()

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Literal
 
 
@@ -11,6 +11,7 @@ class GatewayConfig:
     served_model_name: str = ""  # empty: the model's own
     # Where fields that a request leaves out come from: the model's makers, or OpenAI's API alone.
     generation_config: Literal["auto", "none"] = "auto"
+    secret: str = field(default="", repr=False)  # who does not present it as a bearer token is nobody; empty: no secret
     allowed_origins: tuple[str, ...] = ()  # whose web pages may read answers; "*" is anybody's
     # Connection pools in front of servers keep idle connections for up to 600 s. A server that
     # closes first loses a request that is already on its way, so ours outlives them.

@@ -19,6 +19,7 @@ from headway.wire.errors import error_body, retry_headers
 
 REQUEST_ID = web.RequestKey("headway.request_id", str)
 IGNORED = web.RequestKey("headway.ignored", tuple[str, ...])  # fields of the body that mean nothing here
+TRACEPARENT = web.RequestKey("headway.traceparent", bytes)  # of our own span, for whoever works on the call
 IGNORED_HEADER = "x-headway-ignored-fields"
 MAX_IGNORED, MAX_IGNORED_CHARS = 16, 64  # names in the header, and characters of each
 _INSANE = re.compile(r"[^A-Za-z0-9_.-]")
@@ -32,7 +33,8 @@ Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 @web.middleware
 async def edge(request: web.Request, handler: Handler) -> web.StreamResponse:
     request[REQUEST_ID] = request_id(request)
-    metrics = request.app[EDGE].metrics
+    metrics, tracing = request.app[EDGE].metrics, request.app[EDGE].tracing
+    traced = tracing.begin(request) if tracing is not None else None
     begun_s = time.monotonic()
     status = CLIENT_GONE
     metrics.in_flight += 1
@@ -44,6 +46,8 @@ async def edge(request: web.Request, handler: Handler) -> web.StreamResponse:
         metrics.in_flight -= 1
         resource = request.match_info.route.resource
         metrics.answered(resource.canonical if resource else "unmatched", status)
+        if traced is not None:
+            traced.end(status)
         if log.isEnabledFor(logging.DEBUG):
             log.debug("request %s: %s", request[REQUEST_ID], call_line(request, status, time.monotonic() - begun_s))
 

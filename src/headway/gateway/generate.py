@@ -3,59 +3,106 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any
 
 import msgspec
 from aiohttp import web
 
-from headway.core.errors import EngineFailed, HeadwayError, InvalidRequest
+from headway.core.errors import EngineFailed, HeadwayError, InvalidRequest, QueueFull
+from headway.engine.factories import TextTokenizer
 from headway.gateway.answers import Answer, ChatAnswer, CompletionAnswer, Output, usage_of
 from headway.gateway.backend import Backend, TokenStream
+from headway.gateway.background.work import CHAT, COMPLETIONS, NO_STORE
 from headway.gateway.edge import IGNORED, REQUEST_ID, internal_error
 from headway.gateway.merge import Batch, Merged
-from headway.gateway.observe import TALLY, Timing
+from headway.gateway.observe import TALLY, Part, Timing
 from headway.gateway.prepare import Call
 from headway.gateway.promises import slo_of
-from headway.gateway.service import SERVICE, log
+from headway.gateway.service import SERVICE, Service, log
 from headway.gateway.writing import SlowReader, write_in_time
 from headway.wire import sse
 from headway.wire.chunks import Tail, error_event
 from headway.wire.errors import error_body
 
+ANSWERS: dict[str, Callable[[Call, TextTokenizer], Answer]] = {CHAT: ChatAnswer, COMPLETIONS: CompletionAnswer}
+
+
+class _Wish(msgspec.Struct):
+    background: Any = None
+
+
+_wish = msgspec.json.Decoder(_Wish)
+
 
 async def chat_completions(request: web.Request) -> web.StreamResponse:
-    service = request.app[SERVICE]
-    return await _generate(request, service.preparer.chat, lambda call: ChatAnswer(call, service.backend.tokenizer))
+    return await _generate(request, request.app[SERVICE].preparer.chat, CHAT)
 
 
 async def completions(request: web.Request) -> web.StreamResponse:
-    service = request.app[SERVICE]
-    return await _generate(
-        request, service.preparer.completion, lambda call: CompletionAnswer(call, service.backend.tokenizer)
-    )
+    return await _generate(request, request.app[SERVICE].preparer.completion, COMPLETIONS)
 
 
-async def _generate(
-    request: web.Request, prepare: Callable[[bytes], Call], answer_for: Callable[[Call], Answer]
-) -> web.StreamResponse:
+async def _generate(request: web.Request, prepare: Callable[[bytes], Call], path: str) -> web.StreamResponse:
     service = request.app[SERVICE]
     timing = Timing(service.metrics)
-    service.backend.check_door()  # before the body is read: a refusal must not cost what it saves
+    full = _check_door(service)
     slo = slo_of(request.headers, service.backend.default_slo)
     body = await service.body(request)
     timing.received()
+    if b'"background"' in body and _is_for_later(body):
+        return await _kept(service, path, body)
+    if full is not None:
+        raise full
     call = await service.prepared(prepare, body)
     request[IGNORED] = call.ignored
     for one in call.requests:
         one.slo = slo
     timing.ready()
-    telling = request[TALLY] = _Telling(call, answer_for(call), timing)
+    telling = request[TALLY] = Telling(call, ANSWERS[path](call, service.backend.tokenizer), timing)
     # A client that leaves cancels this handler at whatever it awaits, so leaving the block is what frees everything.
     with _submitted(service.backend, call) as streams:
         async with Merged(streams) as merged:
             if call.stream:
                 return await _stream(request, merged, telling)
             return await _whole(merged, telling)
+
+
+async def whole_answer(service: Service, call: Call, path: str) -> Telling:
+    """The whole answer to a call that has no client waiting. Cancelled, it leaves the engine."""
+    timing = Timing(service.metrics)
+    telling = Telling(call, ANSWERS[path](call, service.backend.tokenizer), timing)
+    timing.ready()
+    with _submitted(service.backend, call) as streams:
+        async with Merged(streams) as merged:
+            while batch := await merged.next():
+                telling.keep(batch)
+    telling.finish()
+    return telling
+
+
+def _check_door(service: Service) -> QueueFull | None:
+    """Before the body is read: a refusal must not cost what it saves. A full queue is no reason not to keep a call."""
+    try:
+        service.backend.check_door()
+    except QueueFull as full:
+        if service.divert is None:
+            raise
+        return full
+    return None
+
+
+def _is_for_later(body: bytes) -> bool:
+    try:
+        return _wish.decode(body).background is True
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+        return False  # what is wrong with it is told when it is prepared
+
+
+async def _kept(service: Service, path: str, body: bytes) -> web.Response:
+    if service.divert is None:
+        raise InvalidRequest(NO_STORE, param="background", code="unsupported_feature")
+    return await service.divert(path, body)
 
 
 @contextlib.contextmanager
@@ -73,12 +120,13 @@ def _submitted(backend: Backend, call: Call) -> Iterator[Sequence[TokenStream]]:
         yield streams
 
 
-class _Telling:
+class Telling:
     """A call's answer in the making: counts what comes, and says it in the API's words."""
 
     def __init__(self, call: Call, answer: Answer, timing: Timing) -> None:
         self.answer = answer
         self.outputs = [Output() for _ in call.requests]
+        self.failure = ""
         self._call = call
         self._timing = timing
 
@@ -93,6 +141,25 @@ class _Telling:
     @property
     def ttft_s(self) -> float | None:
         return self._timing.ttft_s
+
+    @property
+    def model(self) -> str:
+        return self._call.model
+
+    @property
+    def finish_reasons(self) -> Sequence[str]:
+        return [output.finish_reason for output in self.outputs if output.finish_reason is not None]
+
+    @property
+    def cached_tokens(self) -> int:
+        return sum(output.usage.cached_tokens for output in self.outputs if output.usage is not None)
+
+    @property
+    def facts(self) -> Mapping[str, str]:
+        return {}
+
+    def parts(self) -> Sequence[Part]:
+        return self._timing.parts()
 
     def keep(self, batch: Batch) -> None:
         for index, delta in batch:
@@ -136,14 +203,14 @@ class _Telling:
         return usage_of(self._call, self.outputs, final=False) if self._call.continuous_usage else None
 
 
-async def _whole(merged: Merged, telling: _Telling) -> web.Response:
+async def _whole(merged: Merged, telling: Telling) -> web.Response:
     while batch := await merged.next():
         telling.keep(batch)
     timing = telling.finish()
     return web.Response(body=telling.body(), content_type="application/json", headers={"Server-Timing": timing})
 
 
-async def _stream(request: web.Request, merged: Merged, telling: _Telling) -> web.StreamResponse:
+async def _stream(request: web.Request, merged: Merged, telling: Telling) -> web.StreamResponse:
     # Headers wait for the first token: until then a failure can still be an honest HTTP status.
     batch = await merged.next()
     response = web.StreamResponse(headers={"Content-Type": sse.CONTENT_TYPE, "Cache-Control": "no-cache"})
@@ -155,13 +222,15 @@ async def _stream(request: web.Request, merged: Merged, telling: _Telling) -> we
         last = await _told(request, response, merged, telling, batch)
     except HeadwayError as error:
         log.warning("request %s failed in its stream: %s", request[REQUEST_ID], error.message)
-        errors.labels(error.code or error.type).inc()
+        telling.failure = error.code or error.type
+        errors.labels(telling.failure).inc()
         last = error_event(error_body(error))
     except ConnectionError:
         raise  # the client is gone
     except Exception:
         defect = internal_error(request)
-        errors.labels(defect.code).inc()
+        telling.failure = defect.code or defect.type
+        errors.labels(telling.failure).inc()
         last = error_event(error_body(defect))
     await _write(request, response, last)
     await response.write_eof()
@@ -169,7 +238,7 @@ async def _stream(request: web.Request, merged: Merged, telling: _Telling) -> we
 
 
 async def _told(
-    request: web.Request, response: web.StreamResponse, merged: Merged, telling: _Telling, batch: Batch
+    request: web.Request, response: web.StreamResponse, merged: Merged, telling: Telling, batch: Batch
 ) -> bytes:
     """Send `batch` and all that follow. Returns the events that end a stream that went well."""
     while batch:

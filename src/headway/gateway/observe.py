@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Protocol
 
 from aiohttp import web
@@ -23,11 +24,12 @@ MAX_PATH_CHARS = 200
 class Timing:
     """Clocks one call from its arrival: `received` and `ready` once, `token` per delta, `finished` at the end."""
 
-    __slots__ = ("_arrival_ns", "_last_ns", "_metrics", "_parts", "_received_ns", "_ttft_s")
+    __slots__ = ("_arrival_ns", "_last_ns", "_metrics", "_parts", "_ready_ns", "_received_ns", "_times", "_ttft_s")
 
     def __init__(self, metrics: Exporter) -> None:
         self._metrics = metrics
-        self._arrival_ns = self._received_ns = time.monotonic_ns()
+        self._arrival_ns = self._received_ns = self._ready_ns = time.monotonic_ns()
+        self._times: Sequence[Times] = ()
         self._parts: dict[str, float] = {}
         self._last_ns: dict[int, int] = {}  # by choice: when its last token came
         self._ttft_s: float | None = None
@@ -40,7 +42,8 @@ class Timing:
 
     def ready(self) -> None:
         """The prompt is tokenised."""
-        self._parts["tokenise"] = (time.monotonic_ns() - self._received_ns) / NS_PER_S
+        self._ready_ns = time.monotonic_ns()
+        self._parts["tokenise"] = (self._ready_ns - self._received_ns) / NS_PER_S
         self._metrics.tokenise_s.observe(self._parts["tokenise"])
 
     def token(self, index: int, delta: Delta) -> None:
@@ -65,12 +68,27 @@ class Timing:
         """When the first token of any choice came, None before that."""
         return self._ttft_s
 
+    def parts(self) -> list[Part]:
+        """For a span: the parts before its sequences, and of each sequence its own."""
+        parts = [
+            Part("network", self._arrival_ns, self._received_ns),
+            Part("tokenise", self._received_ns, self._ready_ns),
+        ]
+        for index, one in enumerate(self._times):
+            facts = {"headway.choice": index}
+            if one.first_token_ns:
+                parts.append(Part("queue", one.arrival_ns, one.started_ns, facts))
+                parts.append(Part("prefill", one.started_ns, one.first_token_ns, facts))
+                parts.append(Part("decode", one.first_token_ns, one.ended_ns, facts))
+        return parts
+
     def begun(self) -> str:
         """The `Server-Timing` of a stream, whose headers leave with its first token: what is known then."""
         return _server_timing({**self._parts, "ttft": (time.monotonic_ns() - self._arrival_ns) / NS_PER_S})
 
     def finished(self, times: Sequence[Times | None]) -> str:
         """Observe the parts of every sequence; the `Server-Timing` value tells those of the one that ended last."""
+        self._times = [one for one in times if one is not None]
         total_s = (time.monotonic_ns() - self._arrival_ns) / NS_PER_S
         self._metrics.duration_s.observe(total_s)
         parts = self._parts
@@ -87,9 +105,34 @@ class Timing:
         return _server_timing({**parts, "total": total_s})
 
 
+@dataclass(frozen=True, slots=True)
+class Part:
+    """One part of a call's time, on the monotonic clock. `facts` are attributes of its span."""
+
+    name: str
+    begin_ns: int
+    end_ns: int
+    facts: Mapping[str, str | int | float] = field(default_factory=dict)
+
+
 class Tally(Protocol):
     """What a call came to, as far as it got."""
 
+    @property
+    def model(self) -> str: ...
+    @property
+    def finish_reasons(self) -> Sequence[str]: ...
+    @property
+    def failure(self) -> str:
+        """The code of what ended it badly after its status was sent; empty when nothing did."""
+
+    @property
+    def cached_tokens(self) -> int: ...
+    @property
+    def facts(self) -> Mapping[str, str | Sequence[str]]:
+        """What else is worth a span's attribute, by its name there."""
+
+    def parts(self) -> Sequence[Part]: ...
     @property
     def prompt_tokens(self) -> int: ...
     @property

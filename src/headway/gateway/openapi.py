@@ -10,6 +10,7 @@ import msgspec
 
 from headway.engine.config import EngineConfig
 from headway.engine.engine import RECONFIGURABLE
+from headway.gateway.background.batch.request import BatchRequest
 from headway.gateway.edge import IGNORED_HEADER, MAX_IGNORED
 from headway.gateway.promises import HEADERS, MAX_MS
 from headway.setting import Setting
@@ -37,10 +38,12 @@ _STATUS = {
     403: "Administration answers only the machine it runs on.",
     404: "No such model.",
     408: "The request body did not arrive in time.",
+    409: "Not in the state that the object is in.",
     413: "The request body is too large.",
     429: "A limit or the queue is full; see Retry-After.",
     500: "A defect of the server.",
     503: "No capacity now, or the server is not ready; see Retry-After.",
+    507: "The store or its disk is full; nothing was kept.",
 }
 _BODY = (400, 408, 413)  # of every route that takes one
 _REF = "#/components/schemas/{name}"
@@ -85,13 +88,17 @@ _PROMISES = [
 Content = dict[str, dict[str, Any]]
 
 
-def describe(names: Sequence[str], version: str) -> dict[str, Any]:
-    """The OpenAPI 3.1 document of a server that answers to the model `names`."""
-    refs, components = msgspec.json.schema_components(_TYPES, ref_template=_REF)
+def describe(names: Sequence[str], version: str, *, store: bool = False) -> dict[str, Any]:
+    """The OpenAPI 3.1 document of a server that answers to the model `names`; with a `store` or without."""
+    types = (*_TYPES, BatchRequest) if store else _TYPES
+    refs, components = msgspec.json.schema_components(types, ref_template=_REF)
     del refs  # every type is a component of its own name
     components["Settings"] = _settings()
     _add_unsupported(components["ChatRequest"], unsupported.CHAT)
     _add_unsupported(components["CompletionRequest"], unsupported.COMPLETION)
+    if not store:
+        _add_unsupported(components["ChatRequest"], {"background": (False,)})
+        _add_unsupported(components["CompletionRequest"], {"background": (False,)})
     for name in ("ChatRequest", "CompletionRequest", "TokenizeRequest", "DetokenizeRequest"):
         model = {"description": requests.MODEL_DESCRIPTION, "enum": [*names, None], "default": None}
         components[name]["properties"]["model"] = model
@@ -99,8 +106,12 @@ def describe(names: Sequence[str], version: str) -> dict[str, Any]:
         "openapi": "3.1.0",
         "info": {"title": "Headway", "version": version, "description": "LLM serving behind OpenAI's API."},
         "paths": {
-            "/v1/chat/completions": _generation("chatCompletions", "ChatRequest", _json("ChatCompletion") | _EVENTS),
-            "/v1/completions": _generation("completions", "CompletionRequest", _json("Completion") | _EVENTS),
+            "/v1/chat/completions": _generation(
+                "chatCompletions", "ChatRequest", _json("ChatCompletion") | _EVENTS, store=store
+            ),
+            "/v1/completions": _generation(
+                "completions", "CompletionRequest", _json("Completion") | _EVENTS, store=store
+            ),
             "/tokenize": _post("tokenize", "TokenizeRequest", _json("Tokenized"), (404,)),
             "/detokenize": _post("detokenize", "DetokenizeRequest", _json("Detokenized"), (404,)),
             "/v1/models": _get("models", _json("ModelList")),
@@ -115,8 +126,31 @@ def describe(names: Sequence[str], version: str) -> dict[str, Any]:
             "/openapi.json": _get("openapi", _OBJECT),
             "/admin/config": _get("config", _OBJECT, (403,)),
             "/admin/reconfigure": _post("reconfigure", "Settings", _OBJECT, (403,)),
+            **(_store_paths() if store else {}),
         },
         "components": {"schemas": components},
+    }
+
+
+def _store_paths() -> dict[str, Any]:
+    """What there is with a store. Its objects are OpenAI's, or shown in the guide."""
+
+    def does(method: str, operation: str, *errors: int, one: bool = True) -> dict[str, Any]:
+        got = _get(operation, _OBJECT, (*errors, *((404,) if one else ())), path_parameter="id" if one else None)
+        return {method: got["get"]}
+
+    content = _get("fileContent", {"application/octet-stream": {}}, (404,), path_parameter="id")
+    return {
+        "/v1/background": does("get", "listBackground", one=False),
+        "/v1/background/{id}": does("get", "background") | does("delete", "deleteBackground", 409),
+        "/v1/background/{id}/cancel": does("post", "cancelBackground"),
+        "/v1/files": does("get", "listFiles", one=False) | does("post", "uploadFile", 400, 408, 413, 507, one=False),
+        "/v1/files/{id}": does("get", "file") | does("delete", "deleteFile", 409),
+        "/v1/files/{id}/content": content,
+        "/v1/batches": does("get", "listBatches", one=False)
+        | _post("createBatch", "BatchRequest", _OBJECT, (404, 429, 507)),
+        "/v1/batches/{id}": does("get", "batch"),
+        "/v1/batches/{id}/cancel": does("post", "cancelBatch", 409),
     }
 
 
@@ -139,8 +173,11 @@ def _post(operation: str, body: str, answer: Content, errors: Iterable[int] = ()
     }
 
 
-def _generation(operation: str, body: str, answer: Content) -> dict[str, Any]:
-    path = _post(operation, body, answer, (404, 429, 503))
+def _generation(operation: str, body: str, answer: Content, *, store: bool) -> dict[str, Any]:
+    path = _post(operation, body, answer, (404, 429, 503, 507) if store else (404, 429, 503))
+    if store:
+        kept = {"description": "Kept, with `background`; ask its `url`.", "headers": _HEADERS, "content": _OBJECT}
+        path["post"]["responses"]["202"] = kept
     path["post"]["parameters"] = _PROMISES
     path["post"]["responses"]["200"]["headers"] = _TOLD
     return path

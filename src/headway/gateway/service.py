@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from concurrent.futures import ThreadPoolExecutor
-from typing import TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
 from aiohttp import web
 
@@ -16,6 +16,9 @@ from headway.gateway.config import GatewayConfig
 from headway.gateway.prepare import Preparer
 from headway.metrics.exporter import EdgeExporter, Exporter, SnapshotCollector
 from headway.wire import limits, translate
+
+if TYPE_CHECKING:  # an extra
+    from headway.gateway.tracing import Tracing
 
 T = TypeVar("T")
 
@@ -44,6 +47,7 @@ class Edge:
     def __init__(self, config: GatewayConfig, metrics: EdgeExporter) -> None:
         self.config = config
         self.metrics = metrics
+        self.tracing: Tracing | None = None
 
     async def body(self, request: web.Request) -> bytes:
         """The body, within its limits of size and time. Raises `BodyTooLarge`, `BodyTooSlow` or `InvalidRequest`."""
@@ -75,6 +79,8 @@ class Service(Edge):
         self.sampling_defaults = {**translate.SAMPLING_DEFAULTS, **recommended}
         self.preparer = Preparer(backend, self.names, self.sampling_defaults)
         self._threads = ThreadPoolExecutor(config.tokenise_threads, thread_name_prefix="headway-tokenise")
+        # Keeps a call (its path, its body) for later; None where there is no store.
+        self.divert: Callable[[str, bytes], Awaitable[web.Response]] | None = None
         # Whoever only counts tokens, of however much text, does not stand in the way of those who want an answer.
         self._side_thread = ThreadPoolExecutor(1, thread_name_prefix="headway-tokenise-aside")
 

@@ -13,6 +13,8 @@ import sys
 import threading
 import time
 
+# The environment variable with what a local worker is to ask of whoever calls it.
+SECRET = "HEADWAY_WORKER_SECRET"
 # After being asked, this long until it is ended.
 GRACE_S = 60.0
 

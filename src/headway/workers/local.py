@@ -1,4 +1,4 @@
-"""`LocalWorkers`: engines that are started here, each a server of its own, watched and started again.
+"""`LocalWorker`: an engine that is started here, a server of its own, watched and started again.
 
 One that dies is started again after a rest that doubles; one that keeps dying, or was told what it cannot do, stays
 down and says why. Stopping lets each finish what runs, then insists.
@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
+import secrets
 import signal
 import sys
 from collections import deque
@@ -65,7 +66,11 @@ class LocalWorker:
         self.id = worker_id
         self._config = config
         nowhere = RemoteConfig(id=worker_id, url="http://127.0.0.1:9")  # until it tells where it is
-        self._remote_config = replace(remote or nowhere, id=worker_id, url=nowhere.url, kind=HEADWAY.name)
+        # Others on this machine could reach its port, and get past whoever stands before it.
+        self._secret = secrets.token_urlsafe(32)
+        self._remote_config = replace(
+            remote or nowhere, id=worker_id, url=nowhere.url, kind=HEADWAY.name, api_key=self._secret
+        )
         self._remote = RemoteWorker(self._remote_config, clock=clock)
         self._watcher: Watcher = Unwatched()
         self._process: asyncio.subprocess.Process | None = None
@@ -107,9 +112,10 @@ class LocalWorker:
         up.cancel()
         if self._stopping:
             return
-        await self._remote.start(watcher)
         if self.down:
             watcher.checked(self.id, well=False, reason=self.down)
+        else:
+            await self._remote.start(self)
 
     async def close(self) -> None:
         """Asks it to finish what runs, and waits for that; then insists."""
@@ -129,6 +135,19 @@ class LocalWorker:
             await asyncio.gather(self._keeping, return_exceptions=True)
             self._keeping = None
         await self._remote.close()
+
+    # -- Watcher: what is seen of its server goes on, with what is known of its process --------------------------------
+
+    def loaded(self, worker_id: str, load: WorkerLoad) -> None:
+        self._watcher.loaded(worker_id, load)
+
+    def checked(self, worker_id: str, *, well: bool, reason: str) -> None:
+        if not self._up.is_set():
+            well, reason = False, self.down or "its process is not up"
+        self._watcher.checked(worker_id, well=well, reason=reason)
+
+    def serves(self, worker_id: str, models: frozenset[str]) -> None:
+        self._watcher.serves(worker_id, models)
 
     # -- keeping it up -------------------------------------------------------------------------------------------------
 
@@ -170,7 +189,7 @@ class LocalWorker:
         self.starts += 1
         process = await asyncio.create_subprocess_exec(
             *command,
-            env={**child_process.environment(), **(config.environment or {})},
+            env={**child_process.environment(), **(config.environment or {}), lifeline.SECRET: self._secret},
             stdin=asyncio.subprocess.PIPE,
             stdout=asyncio.subprocess.PIPE,
             stderr=asyncio.subprocess.PIPE,
@@ -253,20 +272,6 @@ class NoAnswer:
         raise self._failure
 
     def close(self) -> None: ...
-
-
-class LocalWorkers:
-    """`count` of them, with ids `local-0` and so on."""
-
-    def __init__(self, count: int, config: LocalConfig, *, clock: Callable[[], int] = monotonic_ns) -> None:
-        self.workers = [LocalWorker(f"local-{number}", config, clock=clock) for number in range(count)]
-
-    async def start(self, watcher: Watcher) -> None:
-        """All at once. Returns when each is up or stays down; `workers` tell which."""
-        await asyncio.gather(*(worker.start(watcher) for worker in self.workers))
-
-    async def close(self) -> None:
-        await asyncio.gather(*(worker.close() for worker in self.workers))
 
 
 async def _line(stream: asyncio.StreamReader) -> str:

@@ -41,7 +41,8 @@ def test_a_gateway_with_keys_and_limits_from_a_file(tmp_path: Path) -> None:
             config.write_text(config.read_text().replace("requests-per-minute = 2", "requests-per-minute = 1000"))
             gateway.process.send_signal(signal.SIGHUP)
             deadline = time.monotonic() + 10
-            while "were read again" not in "".join(gateway.log) and time.monotonic() < deadline:
+            while "read again; changed: tenant" not in "".join(gateway.log):
+                assert time.monotonic() < deadline, "".join(gateway.log)
                 time.sleep(0.05)
             stream = client.chat.completions.create(model="mine", messages=MESSAGES, max_tokens=8, stream=True)
             assert "".join(chunk.choices[0].delta.content or "" for chunk in stream)
@@ -79,7 +80,9 @@ def test_the_first_signal_lets_what_runs_finish() -> None:
         (["--worker", "localhost:8000"], "is no address"),
         (["--worker", "http://h:1", "--host", "0.0.0.0"], "there are no API keys"),
         (["--worker", "http://h:1", "--api-keys", "nowhere/keys"], "cannot be read"),
-        (["some-model", "--worker", "http://h:1"], "cannot be served beside --worker"),
+        (["--worker", "http://h:1", "--worker", "http://h:1/"], "there is a worker 'h:1' already"),
+        (["--worker", "http://h:1", "--min-replicas", "3", "--max-replicas", "2"], "fewer than min_replicas"),
+        (["--worker", "http://h:1", "--ladder", "all=off"], "is no LEVEL=MODE"),
         (["--api-keys", "keys"], "is for a gateway"),
         (["--worker", "http://h:1", "--api-key", "x"], "headway keys create"),
     ],

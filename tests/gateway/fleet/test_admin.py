@@ -79,13 +79,15 @@ async def test_levels_are_pinned_disabled_and_freed() -> None:
 async def test_reload_takes_all_or_says_why_not() -> None:
     said: list[str] = []
 
-    def reload() -> None:
+    async def reload() -> dict[str, list[str]]:
         said.append("read")
         if len(said) > 1:
             raise ConfigError("c.toml:3: [[tenant]] weight: must be a number.", param="weight")
+        return {"changed": ["tenant"], "needs_restart": []}
 
     async with upstreams() as made, over(made, hooks=Hooks(reload=reload)) as fleet:
-        assert (await fleet.post("/admin/reload", {}))[0] == 200
+        status, body, _ = await fleet.post("/admin/reload", {})
+        assert (status, body) == (200, {"reloaded": True, "changed": ["tenant"], "needs_restart": []})
         status, body, _ = await fleet.post("/admin/reload", {})
         assert status == 400
         assert "c.toml:3" in body["error"]["message"]

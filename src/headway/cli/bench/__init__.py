@@ -90,7 +90,7 @@ def _compare(a: Saved, b: Saved, /, *, varied: Varied = (), html: Html = None) -
 
 
 def _report(*runs: Saved, html: Html = None, rivals: Rivals = ()) -> int:
-    """Show saved runs again: one as it was at its end; several, or a sweep's folder, as a sweep."""
+    """Show saved runs again: one as it was at its end; several, or a sweep's folder, as a sweep; a search's folder."""
     from headway.cli.bench.saved import show_runs
 
     return show_runs(runs, html, rivals)

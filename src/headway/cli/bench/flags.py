@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeVar
 
@@ -133,6 +133,20 @@ NOT_OF = {
     "stable": ("duration", "requests", "percentile", "json", "csv"),
     "sweep": ("json", "csv"),
 }  # fmt: skip
+# What is left out at both ends, where it is not what it is for most.
+_WHOLE = {
+    "warmup": "none: it counts from its first second",
+    "cooldown": "none: it counts to its end",
+}
+DEFAULTS_OF = {
+    "burst": _WHOLE,
+    "ramp": _WHOLE,
+    "trace": _WHOLE,
+    "stable": {
+        "warmup": "of each probe a third of --window, at most 10",
+        "cooldown": "of each probe a tenth of --window, at most 2",
+    },
+}
 SEARCH_KEYS = tuple(keys(SearchOptions))
 GRID_KEYS = tuple(keys(GridOptions))
 
@@ -140,7 +154,12 @@ GRID_KEYS = tuple(keys(GridOptions))
 def keys_of(command: str) -> tuple[Key, ...]:
     """All flags of a command that measures."""
     own = {"stable": SEARCH_KEYS, "sweep": GRID_KEYS}.get(command) or PROFILE_KEYS[command]
-    return tuple(key for key in (*own, *OPTION_KEYS, *REPORT_KEYS) if key.field not in NOT_OF.get(command, ()))
+    mine = (key for key in (*own, *OPTION_KEYS, *REPORT_KEYS) if key.field not in NOT_OF.get(command, ()))
+    shown = DEFAULTS_OF.get(command, {})
+    return tuple(
+        replace(key, setting=replace(key.setting, default=shown[key.field])) if key.field in shown else key
+        for key in mine
+    )
 
 
 def taken(kind: type[T], settings: dict[str, Any]) -> T:

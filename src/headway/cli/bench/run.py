@@ -50,7 +50,7 @@ async def _run(url: str, profile: Profile, wanted: Options, report: ReportOption
     try:
         save(result, files, rivals=wanted.rivals)
     finally:  # a disk that is full costs the files, not what was measured
-        print_run(result.run, console=console, rivals=wanted.rivals, secrets=result.secrets)
+        print_run(result.run, console=console, rivals=wanted.rivals)
     tell_written(files, console)
     return result.exit_code
 

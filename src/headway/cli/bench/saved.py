@@ -11,13 +11,14 @@ from rich.console import Console
 from headway.cli.bench.run import console_beside, tell_written
 from headway.loadtest.bench.files import Files, read
 from headway.loadtest.bench.outputs import write_bytes
+from headway.loadtest.bench.search import is_search, read_search
 from headway.loadtest.bench.several import unreadable
 from headway.loadtest.compare import compare
 from headway.loadtest.errors import InvalidPlan
 from headway.loadtest.record import Record
-from headway.loadtest.report.html import compare_page, run_page, sweep_page
+from headway.loadtest.report.html import compare_page, run_page, stable_page, sweep_page
 from headway.loadtest.report.json_file import ReportError
-from headway.loadtest.report.terminal import print_comparison, print_run, print_sweep
+from headway.loadtest.report.terminal import print_comparison, print_run, print_stable, print_sweep
 from headway.loadtest.result import Run
 from headway.metrics.rivals import RIVALS
 
@@ -50,15 +51,41 @@ def show_runs(paths: Sequence[Path], html: Path | None, rivals: Sequence[str]) -
     files = Files(html=html)
     files.check()
     console = console_beside(files)
+    if len(paths) == 1 and is_search(paths[0]):
+        return _show_search(paths[0], files, console)
     found = [one for path in paths for one in _runs_of(path)]
     if len(found) == 1:
         _, run, records = found[0]
         print_run(run, rivals=tuple(rivals), console=console)
+        for tool in (tool for tool in rivals if tool not in run.summary.rivals):
+            print(
+                f"headway: --as {tool}: the run was made without it, and single gaps, which its figures need, are not "
+                f"kept: run the test again with --as {tool}.",
+                file=sys.stderr,
+            )
         _write(files, console, lambda: run_page(run, records, rivals=tuple(rivals)))
         return 0
+    if rivals:
+        print("headway: --as means nothing for several runs: show them one by one.", file=sys.stderr)
     labelled = [(_label(path, run), run) for path, run, _ in found]
     print_sweep(labelled, console=console)
     _write(files, console, lambda: sweep_page(labelled))
+    return 0
+
+
+def _show_search(folder: Path, files: Files, console: Console) -> int:
+    kept = read_search(folder)
+    if kept.stable is None:
+        print(
+            f"headway: {folder} holds a search for the stable region that has not ended ({kept.probes} probes so far): "
+            "the command that began it goes on. This is its last probe.",
+            file=sys.stderr,
+        )
+        print_run(kept.run, console=console)
+        return 0
+    stable = kept.stable
+    print_stable(stable, kept.run, wanted=kept.wanted, console=console)
+    _write(files, console, lambda: stable_page(stable, kept.run, wanted=kept.wanted))
     return 0
 
 

@@ -65,10 +65,10 @@ def _tell_stable(found: Found, search: Search, page: Files) -> int:
     stable, run, console = found.stable, found.run, console_beside(page)
     try:
         if page.html is not None:
-            text = stable_page(stable, run, wanted=search.wanted, secrets=found.secrets)
+            text = stable_page(stable, run, wanted=search.wanted)
             write_bytes(page.html, text.encode())
     finally:
-        print_stable(stable, run, wanted=search.wanted, secrets=found.secrets, console=console)
+        print_stable(stable, run, wanted=search.wanted, console=console)
     tell_written(page, console)
     return stable_code(stable)
 
@@ -107,10 +107,10 @@ def _tell_sweep(swept: Swept, page: Files) -> int:
     if swept.runs:
         try:
             if page.html is not None:
-                text = sweep_page(swept.runs, secrets=swept.secrets)
+                text = sweep_page(swept.runs)
                 write_bytes(page.html, text.encode())
         finally:
-            print_sweep(swept.runs, secrets=swept.secrets, console=console)
+            print_sweep(swept.runs, console=console)
     if swept.resumed:
         print(f"{swept.resumed} of {swept.points} points had been measured before.", file=console.file)
     if swept.runs:

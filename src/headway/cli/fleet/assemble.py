@@ -1,80 +1,127 @@
-"""From flags and tables to a gateway: the narrow parts that each is given, put together."""
+"""`Gateway`: the parts of a gateway put together from flags and tables, and changed together by a reload."""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping
+import logging
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from headway.cli.config import ServeConfig
-from headway.cli.fleet.tables import FleetTables, Where, WorkerTable, read_tables, worker_table
-from headway.cli.fleet.tokenizers import TokenizerCounter
-from headway.core.admission import AdmissionLimits
-from headway.core.front import Front, FrontLimits
-from headway.core.lanes import LaneLimits
+from headway.cli.config import ServeConfig, ladder_modes
+from headway.cli.fleet.local import local_members
+from headway.cli.fleet.parts import counters_of, limits_of, member_of, worker_tables
+from headway.cli.fleet.quotas import shared_quotas
+from headway.cli.fleet.reload import Change, change
+from headway.cli.fleet.scale import Hook, ScaleHook
+from headway.cli.fleet.tables import worker_table
+from headway.cli.layers import Effective, Layers
+from headway.core.errors import ConfigError, HeadwayError
+from headway.core.front import Front
 from headway.core.tenants import Tenants
-from headway.core.treatment import Degradation
-from headway.engine.assembly import NO_LIMIT, default_slo, ns
+from headway.engine.assembly import default_slo
 from headway.engine.journal import Journal, decision_line
 from headway.gateway import GatewayConfig
-from headway.gateway.fleet import MAX_MODEL_LEN, FleetConfig, FleetDriver, FleetService, Hooks, Member, Roster
+from headway.gateway.fleet import FleetConfig, FleetDriver, FleetService, Hooks, Roster
 from headway.gateway.tenancy import Door, KeyRing
-from headway.workers.remote import RemoteConfig, RemoteWorker
+from headway.workers.local import LocalWorker
 
 
 class Gateway:
     """A gateway that is not started: its parts, and what can be read again while it serves."""
 
-    def __init__(self, config: ServeConfig, edge: GatewayConfig, tables: FleetTables, tables_file: Path | None) -> None:
-        self._tables_file = tables_file
+    def __init__(self, layers: Layers, effective: Effective, edge: GatewayConfig) -> None:
+        self._layers = layers
+        self.effective = effective
+        self._changing = asyncio.Lock()
+        config, tables = effective.config, effective.tables
+        limits = limits_of(config)
         self.tenants = Tenants(tables.default_limits, tables.limits)
         self.ring = KeyRing(Path(config.api_keys)) if config.api_keys is not None else None
         self._decisions = decisions = _journal(config)
         self.front = Front(
-            admission_limits(config),
-            FrontLimits(ns(config.engine.queue_timeout), ns(config.engine.age_bound), lanes(config)),
+            limits.admission,
+            limits.front,
             tenants=self.tenants,
-            degradation=Degradation(long_prompt_tokens=config.engine.long_prompt_tokens, overlong=config.overlong),
+            degradation=limits.degradation,
             remote=True,
-            listener=(lambda decision: decisions.write(decision_line(decision))) if decisions else lambda _: None,
+            listener=(lambda decision: decisions.write(decision_line(decision))) if decisions else None,
         )
-        self.driver = FleetDriver(self.front, decisions=decisions)
+        self.quotas = shared_quotas(config, self.front)
+        self.scale = ScaleHook(self.front, lambda: _hook(self.effective.config))
+        self.driver = FleetDriver(self.front, decisions=decisions, chores=[self.scale.look], quotas=self.quotas)
         self.roster = Roster(self.driver)
-        self.members = [member_of(worker) for worker in (*tables.workers, *flagged(config))]
+        remote = [member_of(table) for table in worker_tables(effective).values()]
+        self.members = [*remote, *local_members(effective)]
+        if len({member.spec.id for member in self.members}) < len(self.members):
+            raise ConfigError("A [[worker]] has the id of a local one, local-0 or so; give it another.", param="id")
         self.service = FleetService(
             self.front,
             FleetConfig(edge=edge, default_slo=default_slo(config.engine)),
             driver=self.driver,
             roster=self.roster,
             door=Door(self.ring, anonymous=config.allow_anonymous),
-            counters={one.model: TokenizerCounter(Path(one.path)) for one in tables.tokenizers},
+            counters=counters_of(tables.tokenizers),
             hooks=Hooks(
-                reload=self.reload if tables_file is not None or self.ring is not None else None,
+                reload=self.reload if layers.path is not None or self.ring is not None else None,
                 member=lambda table: member_of(worker_table(table)),
             ),
         )
 
-    def reload(self) -> None:
-        """Tenants' limits and API keys, all or nothing. Workers are added and removed by the admin API.
+    async def start(self) -> None:
+        """Returns when every worker has been looked at once, whether it is up or not.
+
+        Raises HeadwayError when none but local ones were asked for, and none of them came up.
+        """
+        async with self._changing:
+            if self.quotas is not None:
+                await self.quotas.start()
+            self.driver.start()
+            self.driver.set_levels(ladder_modes(self.effective.config.ladder))
+            await asyncio.gather(*(self.roster.add(member) for member in self.members))
+        locals_ = [member.worker for member in self.members if isinstance(member.worker, LocalWorker)]
+        if locals_ and len(locals_) == len(self.members) and all(worker.down for worker in locals_):
+            raise HeadwayError(f"No engine came up. {locals_[0].id}: {locals_[0].down}")
+
+    async def reload(self) -> dict[str, Any]:
+        """Read the file and the API keys again: all of it holds when this returns, but for what needs a restart.
 
         Raises ConfigError, and then everything is as it was.
         """
-        tables = read_tables(self._tables_file) if self._tables_file is not None else None
-        if self.ring is not None:
-            self.ring.reload()
-        if tables is not None:
-            self.tenants.set(tables.default_limits, tables.limits)
+        async with self._changing:
+            asked = await asyncio.to_thread(self._layers.read)
+            new = await asyncio.to_thread(change, self.effective, asked)
+            for member in new.added:
+                if member.spec.id in self.roster.members and member.spec.id not in new.removed:
+                    raise ConfigError(f"There is a worker {member.spec.id!r} already, added while serving.", param="id")
+            if self.ring is not None:
+                self.ring.reload()
+            self._take(new)  # from here on nothing can fail, and nobody sees half of it
+            gone = [name for name in new.removed if name in self.roster.members]  # else an operator removed it
+            await asyncio.gather(*(self.roster.remove(name) for name in gone))
+            await asyncio.gather(*(self.roster.add(member) for member in new.added))
+            return {"changed": new.changed, "needs_restart": new.restart}
 
-    async def start(self) -> None:
-        """Returns when every worker has been looked at once, whether it is up or not."""
-        self.driver.start()
-        await asyncio.gather(*(self.roster.add(member) for member in self.members))
+    def _take(self, new: Change) -> None:
+        before, self.effective = self.effective, new.effective
+        config, tables = new.effective.config, new.effective.tables
+        self.tenants.set(tables.default_limits, tables.limits)
+        limits = limits_of(config)
+        self.driver.reconfigure(limits.admission, limits.front, limits.degradation)
+        self.service.fleet_config = replace(self.service.fleet_config, default_slo=default_slo(config.engine))
+        if config.ladder != before.config.ladder:  # else what an operator has pinned since stays pinned
+            self.driver.set_levels(ladder_modes(config.ladder))
+        if new.counters is not None:
+            self.service.counting.know(new.counters)
+        logging.getLogger().setLevel(config.log_level.upper())
 
     async def close(self) -> None:
         """Who waits is told so, and then who is at a worker."""
         await self.driver.close()
+        await self.scale.close()
         await self.roster.close()
+        if self.quotas is not None:
+            await self.quotas.close()
 
     def close_log(self) -> None:
         """After everything that could still be decided."""
@@ -82,58 +129,8 @@ class Gateway:
             self._decisions.close()
 
 
-def admission_limits(config: ServeConfig) -> AdmissionLimits:
-    engine = config.engine
-    return AdmissionLimits(
-        engine.max_model_len or MAX_MODEL_LEN,
-        NO_LIMIT,
-        engine.max_waiting,
-        engine.max_waiting_tokens,
-        max_running=config.max_running,
-        kv_claim_ratio=config.kv_claim_ratio,
-    )
-
-
-def lanes(config: ServeConfig) -> tuple[LaneLimits, ...]:
-    """As an engine's, but that a fleet's slots are its workers' windows: lanes are bounded where that was asked for."""
-    engine = config.engine
-    prompt_slots, output_slots = engine.long_prompt_slots or NO_LIMIT, engine.long_output_slots or NO_LIMIT
-    prompt_tokens = engine.long_prompt_lane_tokens or NO_LIMIT
-    output_tokens = engine.long_output_lane_tokens or NO_LIMIT
-    both = min(prompt_slots, output_slots), min(prompt_tokens, output_tokens)
-    return (
-        LaneLimits("short"),
-        LaneLimits("long-output", 0, engine.long_output_tokens, output_slots, output_tokens),
-        LaneLimits("long-prompt", engine.long_prompt_tokens, 0, prompt_slots, prompt_tokens),
-        LaneLimits("long-both", engine.long_prompt_tokens, engine.long_output_tokens, *both),
-    )
-
-
-def flagged(config: ServeConfig) -> list[WorkerTable]:
-    """Those of `--worker URL`."""
-
-    def flag(url: str) -> Where:
-        return lambda key: f"--worker {url}: {key}"
-
-    return [worker_table({"url": url}, flag(url)) for url in config.worker]
-
-
-def member_of(table: WorkerTable) -> Member:
-    spec = table.spec
-    timeouts: Mapping[str, Any] = table.timeouts
-    remote = RemoteConfig(
-        id=spec.id,
-        url=table.url,
-        kind=table.kind,
-        models=spec.models,
-        api_key=table.api_key,
-        priority=table.priority,
-        verify_tls=table.verify_tls,
-        ca_file=table.ca_file,
-        gpu_metrics_url=table.gpu_metrics_url,
-        **timeouts,
-    )
-    return Member(RemoteWorker(remote), spec, table.url)
+def _hook(config: ServeConfig) -> Hook | None:
+    return Hook(config.scale_hook, config.scale_hook_timeout) if config.scale_hook is not None else None
 
 
 def _journal(config: ServeConfig) -> Journal | None:

@@ -1,4 +1,4 @@
-"""Runs a gateway, and ends it: the first signal drains, the second stops at once, SIGHUP reads the tables again."""
+"""Runs a gateway, and ends it: the first signal drains, the second stops at once, SIGHUP reads the file again."""
 
 from __future__ import annotations
 
@@ -7,11 +7,10 @@ import contextlib
 import gc
 import ipaddress
 import logging
-import signal
+import sys
 from collections.abc import Coroutine
-from pathlib import Path
 from socket import socket
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import uvloop
 
@@ -19,25 +18,34 @@ from headway.cli.address import bound_socket, unusable, url_of
 from headway.cli.banner import counted
 from headway.cli.config import ServeConfig
 from headway.cli.fleet.assemble import Gateway
-from headway.cli.fleet.tables import FleetTables
+from headway.cli.keeping import Keeping, check_store
+from headway.cli.layers import Effective, Layers
+from headway.cli.reloading import Reloading
 from headway.cli.server import StopSignals, gateway_config
+from headway.cli.spans import exporting, traced
 from headway.core.errors import ConfigError
 from headway.engine.journal import open_log
 from headway.gateway import listening
 from headway.gateway.fleet import create_fleet_app
 
+if TYPE_CHECKING:  # an extra
+    from headway.gateway.tracing import Tracing
+
 log = logging.getLogger("headway")
 
 
-def run_gateway(config: ServeConfig, tables: FleetTables, tables_file: Path | None) -> None:
-    """Serve until signalled. Raises ConfigError for what cannot be."""
+def run_gateway(layers: Layers, effective: Effective) -> int | None:
+    """Serve until signalled. A status where a signal came before it served. Raises ConfigError for what cannot be."""
+    config = effective.config
     logging.basicConfig(level=config.log_level.upper(), format="%(asctime)s %(levelname)s %(name)s: %(message)s")
     refuse_open_door(config)
     if config.engine.decision_log is not None:
         open_log(config.engine.decision_log, "decision").close()
-    gateway = Gateway(config, gateway_config(config, ""), tables, tables_file)
+    tracing = exporting() if config.otel else None
+    check_store(config)
+    gateway = Gateway(layers, effective, gateway_config(config, ""))
     with bound_socket(config.host, config.port) as sock:
-        uvloop.run(_serve(gateway, config, sock))
+        return uvloop.run(_serve(gateway, config, sock, tracing))
 
 
 def refuse_open_door(config: ServeConfig) -> None:
@@ -51,16 +59,23 @@ def refuse_open_door(config: ServeConfig) -> None:
         )
 
 
-async def _serve(gateway: Gateway, config: ServeConfig, sock: socket) -> None:
+async def _serve(gateway: Gateway, config: ServeConfig, sock: socket, tracing: Tracing | None) -> int | None:
     signals = StopSignals()
-    asyncio.get_running_loop().add_signal_handler(signal.SIGHUP, _reload, gateway)
     async with contextlib.AsyncExitStack() as stack:
         stack.callback(gateway.close_log)
+        stack.enter_context(Reloading(gateway.reload))
         # What is still being answered when the server closes ends with an error that its client can be told.
         stack.push_async_callback(gateway.close)
-        await gateway.start()
+        keeping = Keeping.of_gateway(gateway.service, config)
+        stack.push_async_callback(keeping.close)
+        await keeping.open()
+        if not await _started(gateway, signals):
+            print("\nheadway: stopped while starting", file=sys.stderr)
+            return 128 + signals.number
+        app = create_fleet_app(gateway.service, keeping.routes)
+        await stack.enter_async_context(traced(app, tracing))
         try:
-            await stack.enter_async_context(listening(create_fleet_app(gateway.service), sock))
+            await stack.enter_async_context(listening(app, sock))
         except OSError as error:
             raise unusable(config.host, config.port, error) from error
         print(banner(gateway, config, url_of(sock)), flush=True)
@@ -69,33 +84,49 @@ async def _serve(gateway: Gateway, config: ServeConfig, sock: socket) -> None:
         gc.freeze()
         gc.set_threshold(50_000, 20, 50)
         await signals.asked.wait()
-        await _drain(gateway, signals, config.drain_timeout)
+        await keeping.drain()
+        await _drain(gateway, signals, gateway.effective.config.drain_timeout)
+        await keeping.close()
         await gateway.close()
+    return None
+
+
+async def _started(gateway: Gateway, signals: StopSignals) -> bool:
+    """False when a signal came first: local engines take their time."""
+    starting = asyncio.create_task(gateway.start())
+    asked = asyncio.create_task(signals.asked.wait())
+    try:
+        await asyncio.wait({starting, asked}, return_when=asyncio.FIRST_COMPLETED)
+        if starting.done():
+            await starting
+            return True
+        return False
+    finally:
+        for task in (starting, asked):
+            task.cancel()
 
 
 def banner(gateway: Gateway, config: ServeConfig, url: str) -> str:
     """What is in effect."""
-    workers = ", ".join(f"{member.spec.id} ({member.url})" for member in gateway.members)
+    names = [f"{member.spec.id} ({member.url})" if member.url else member.spec.id for member in gateway.members]
     keys = "none: everybody is one tenant" if gateway.ring is None else f"{len(gateway.ring)} in {config.api_keys}"
     if gateway.ring is not None and config.allow_anonymous:
         keys += "; who has none is let in"
     rows = {
-        "Workers": workers or "none yet: POST /admin/workers adds one",
+        "Goal": f"{config.goal}; --print-config shows what it sets" if config.goal is not None else "",
+        "Workers": ", ".join(names) or "none yet: POST /admin/workers adds one",
         "API keys": keys,
         "Limits": f"{counted(config.engine.max_waiting)} waiting",
+        "Quotas": _quotas(gateway),
         "Listening": url,
         "Try": f"curl {url}/v1/models",
     }
-    return "\n".join(f"{label:<11}{text}" for label, text in rows.items())
+    return "\n".join(f"{label:<11}{text}" for label, text in rows.items() if text)
 
 
-def _reload(gateway: Gateway) -> None:
-    try:
-        gateway.reload()
-    except ConfigError as error:
-        log.error("nothing was reloaded: %s", error.message)
-    else:
-        log.info("tenants' limits and API keys were read again")
+def _quotas(gateway: Gateway) -> str:
+    quotas = gateway.quotas
+    return f"shared at {quotas.where} by {quotas.sharing.gateways} gateways" if quotas is not None else ""
 
 
 async def _drain(gateway: Gateway, signals: StopSignals, timeout_s: float) -> None:

@@ -6,13 +6,13 @@ import difflib
 import math
 import os
 import re
-import tomllib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
+from headway.cli.toml_file import Document, read_document
 from headway.core.errors import ConfigError
 from headway.core.tenants import NO_LIMITS, TenantLimits
 from headway.core.worker import WorkerSpec
@@ -20,8 +20,6 @@ from headway.core.worker import WorkerSpec
 TABLES = ("worker", "tenant", "tokenizer")
 EVERYBODY = "*"  # the tenant whose limits hold for all that have none of their own
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._:/-]{0,127}")
-_HEADER = re.compile(r"\s*\[\[\s*\"?([A-Za-z0-9_-]+)\"?\s*\]\]")
-_ANY_HEADER = re.compile(r"\s*\[")
 
 Where = Callable[[str], str]  # a key -> what precedes a complaint about it
 
@@ -108,22 +106,21 @@ TOKENIZER_KEYS = {"model": _Key(str), "path": _Key(str)}
 
 def read_tables(path: Path, environment: Mapping[str, str] = os.environ) -> FleetTables:
     """Raises ConfigError. What is no table is read by others."""
-    try:
-        text = path.read_text(encoding="utf-8")
-        document = tomllib.loads(text)
-    except OSError as error:
-        raise ConfigError(f"{path}: the configuration file cannot be read: {error.strerror}.") from error
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-        raise ConfigError(f"{path}: not valid TOML: {error}.") from error
-    lines = text.splitlines()
+    return tables_in(read_document(path), environment)
+
+
+def tables_in(document: Document, environment: Mapping[str, str] = os.environ) -> FleetTables:
+    """Raises ConfigError."""
     tables: dict[str, list[tuple[dict[str, Any], Where]]] = {}
     for kind in TABLES:
-        found = document.get(kind, [])
+        found = document.keys.get(kind, [])
         if kind == "worker" and is_texts(found):
             found = []  # the same as flags, and read with them
         if not is_tables(found):
-            raise ConfigError(f"{path}: {kind} must be tables, each under its own [[{kind}]].", param=kind)
-        tables[kind] = [(one, _where(path, lines, kind, number)) for number, one in enumerate(found)]
+            raise ConfigError(
+                f"{document.where(kind)}: {kind} must be tables, each under its own [[{kind}]].", param=kind
+            )
+        tables[kind] = [(one, _where(document, kind, number)) for number, one in enumerate(found)]
     default, limits = _tenants(tables["tenant"])
     return FleetTables(
         workers=_workers(tables["worker"], environment),
@@ -274,30 +271,13 @@ def _words(values: Sequence[str], where: Where, key: str) -> Sequence[str]:
     return values
 
 
-def _where(path: Path, lines: Sequence[str], table: str, number: int) -> Where:
-    """`FILE:LINE: [[table]] key` of the so many-th table of its kind; its head's line for a key that is not there."""
+def _where(document: Document, table: str, number: int) -> Where:
+    """`FILE:LINE: [[table]] key` of the so many-th table of its kind."""
 
     def where(key: str) -> str:
-        return f"{path}:{_line(lines, table, number, key)}: [[{table}]] {key}"
+        return f"{document.where_in(table, number, key)}: [[{table}]] {key}"
 
     return where
-
-
-def _line(lines: Sequence[str], table: str, number: int, key: str) -> int:
-    seen, head = -1, 0
-    wanted = re.compile(rf"\s*(['\"]?){re.escape(key)}\1\s*=")
-    for place, line in enumerate(lines, 1):
-        found = _HEADER.match(line)
-        if found and found[1] == table:
-            seen += 1
-            head = place if seen == number else head
-        elif seen == number and _ANY_HEADER.match(line) and "=" not in line.partition("#")[0]:
-            break
-        elif seen == number and wanted.match(line):
-            return place
-        if seen > number:
-            break
-    return head or 1
 
 
 def _shown(value: Any) -> str:

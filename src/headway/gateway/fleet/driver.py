@@ -192,9 +192,9 @@ class FleetDriver:
         else:
             self.ended(request_id, usage, State.CANCELLED, failed=False)
 
-    def promised(self, *, kept: bool) -> None:
+    def promised(self, place: Place, *, kept: bool) -> None:
         """A request that was promised something has ended: what the ladder sees of it."""
-        self._kept.ended(kept=kept)
+        self._kept.ended(place.request, place.sent_ns, kept=kept)
 
     def _forget(self, request_id: RequestId) -> None:
         del self.places[request_id]
@@ -314,7 +314,7 @@ class FleetDriver:
 
     def adapt(self) -> None:
         now = self.clock()
-        kept_ratio = self._kept.ratio()
+        kept_ratio = self._kept.ratio(self.front.lanes.relegations)
         self._told("adapt", now, slo_met_ratio=kept_ratio)
         _tell(self.front.adapt(now, slo_met_ratio=kept_ratio))
 

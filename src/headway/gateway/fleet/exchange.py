@@ -217,7 +217,7 @@ class Exchange:
         self._trail.ended(reason if reason in SHOWN else "other", usage)
         self._place.finished(usage)
         if slo.ttft_ns or slo.itl_ns:
-            self._service.driver.promised(kept=self._trail.kept(slo))
+            self._service.driver.promised(self._place, kept=self._trail.kept(slo))
 
     def _ended(self, state: str, usage: Usage, *, by_worker: bool) -> None:
         self._trail.ended(state, usage)
