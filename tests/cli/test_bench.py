@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import pkgutil
 import re
 import signal
 import socket
@@ -234,6 +235,28 @@ def test_ctrl_c_reports_what_was_measured(url: str, tmp_path: Path) -> None:
     assert run.elapsed_s < 50
     assert run.summary.overall.fates.get("ok", 0) > 0
     assert "interrupted" in out
+
+
+@pytest.mark.parametrize("place", ["headway.loadtest.bench.tester.summarise", "headway.cli.bench.run.save"])
+def test_ctrl_c_after_the_load_costs_nothing(
+    place: str, url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """While figures are made, in a thread, and while they are saved."""
+    really = pkgutil.resolve_name(place.replace(".summarise", ":summarise").replace(".save", ":save"))
+
+    def impatient(*given: Any, **named: Any) -> Any:
+        for _ in range(3):
+            os.kill(os.getpid(), signal.SIGINT)
+            time.sleep(0.05)
+        return really(*given, **named)
+
+    monkeypatch.setattr(place, impatient)
+    handler = signal.getsignal(signal.SIGINT)
+    code = status(["bench", url, "--requests", "5", *SHORT, "--output", str(tmp_path / "run")])
+    assert code == load_run(tmp_path / "run" / "run.json").verdict.name.exit_code
+    assert sorted(path.name for path in (tmp_path / "run").iterdir()) == ["run.csv", "run.html", "run.json"]
+    assert capfd.readouterr().err.count("writing the report") == 1
+    assert signal.getsignal(signal.SIGINT) is handler
 
 
 # -- several runs ------------------------------------------------------------------------------------------------------

@@ -48,9 +48,10 @@ async def test_a_bad_promise_is_a_400_before_anything_is_submitted():
 
 
 async def test_the_configuration_says_which_precision_came_of_auto():
-    backend = FakeBackend()
-    backend.info = SimulatedExecutor().info
-    async with serving(backend) as client:
+    class Computing(FakeBackend):
+        info = SimulatedExecutor().info
+
+    async with serving(Computing()) as client:
         status, body = await client.get("/admin/config")
         assert (status, body["dtype"], body["precision"]) == (200, "auto", "none")
 

@@ -7,7 +7,7 @@ from array import array
 import numpy as np
 import pytest
 
-from headway.loadtest.record import CountedBy, Record
+from headway.loadtest.record import IN_ONE_PIECE, CountedBy, Record
 from headway.loadtest.result import Load, Verdict, Word
 from tests.loadtest import queues
 from tests.loadtest.runs import load, run
@@ -55,6 +55,29 @@ def test_a_few_empty_answers_are_told():
     found = judged(records)
     assert found.name == Word.VALID
     assert "10 of 2000 answers were empty (0.5%)" in found.remarks[0]
+
+
+def test_streams_that_show_no_text_though_tokens_are_counted_are_told():
+    records = calm()
+    for record in records[::100]:
+        emptied(record, counted=5)
+    found = judged(records)
+    assert found.name == Word.VALID
+    assert "20 of 2000 answers showed no text (1.0%), though the server's usage counts tokens" in found.remarks[0]
+    for record in records[::3] + records[1::3]:
+        emptied(record, counted=5)
+    found = judged(records)
+    assert found.name == Word.SERVER_ERRORS
+    assert "answers showed no text (67.0%, 50% allowed)" in found.findings[0].evidence
+    assert "no text" not in "".join(found.remarks)
+
+
+def test_who_is_answered_in_one_piece_misses_no_text():
+    records = calm()
+    for record in records:
+        emptied(record, counted=5)
+        record.error = IN_ONE_PIECE
+    assert not judged(records).findings
 
 
 @pytest.mark.parametrize(("counted", "word"), [(5, Word.VALID), (-1, Word.VALID), (0, Word.SERVER_ERRORS)])

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import itertools
+from time import monotonic_ns
 from typing import Any, cast
 
 from hypothesis import given, settings
@@ -11,11 +12,11 @@ from hypothesis import strategies as st
 
 from headway.loadtest.client.address import parse_url
 from headway.loadtest.client.client import Client
-from headway.loadtest.client.connection import Connection, Pool
 from headway.loadtest.client.exchange import Exchange
 from headway.loadtest.client.limits import Limits
 from headway.loadtest.client.request import Ask
 from headway.loadtest.record import Record
+from headway.wire.http_connection import Connection, Pool, Server
 from tests.loadtest.servers import DONE, END, error, event, head, piece, said, stream, usage, whole, words
 from tests.loadtest.test_reading import timeless
 
@@ -28,28 +29,37 @@ class Wire:
     def write(self, data: bytes) -> None: ...
     def abort(self) -> None: ...
 
+    def get_write_buffer_size(self) -> int:
+        return 0
+
 
 def record_of(pieces: list[bytes], *, choices: int, closes: bool) -> Record:
     """What a client makes of bytes that arrive in these pieces, after which the connection closes or stays."""
-    loop = asyncio.new_event_loop()
-    try:
-        pool = Pool(loop, ("127.0.0.1", 1), None, "localhost", 1.0)
+
+    async def happens() -> Record:
+        loop = asyncio.get_running_loop()
+        pool = Pool(Server("127.0.0.1", 1))
         client = Client(loop, pool, Ask(ADDRESS, "m", choices=choices), Limits(), None)
-        client.zero_ns = 0
         connection = Connection(pool)
         connection.connection_made(cast("asyncio.BaseTransport", Wire()))
-        pool.idle.append(connection)
+        pool.release(connection, monotonic_ns())
         record = Record(0, "", "", 1, 1, 0)
         exchange = Exchange(client, record, b"", lambda record, free_ns: None)
         exchange.send()
+        client.zero_ns = now_ns = monotonic_ns()
         for place, data in enumerate(pieces, start=1):
             if data:
-                connection.read(data, place)
+                connection.read(data, now_ns + place)
         if closes and connection.alive:
-            connection.read(b"", len(pieces) + 1)
+            connection.read(b"", now_ns + len(pieces) + 1)
         if not exchange.ended:
-            exchange.cancel(len(pieces) + 1)
+            exchange.cancel(now_ns + len(pieces) + 1)
+        await client.close()
         return record
+
+    loop = asyncio.new_event_loop()
+    try:
+        return loop.run_until_complete(happens())
     finally:
         loop.close()
 

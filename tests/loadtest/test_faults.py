@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import datetime as dt
 import errno
+import json
 from email.utils import format_datetime
 from typing import Any
 
@@ -13,7 +14,7 @@ import pytest
 from headway.loadtest.client.exchange import CLIENT_ERROR, describe
 from headway.loadtest.client.limits import Limits
 from headway.loadtest.client.reading import CUT_OFF, NOT_DONE
-from headway.loadtest.client.refusal import retry_after_s
+from headway.loadtest.client.refusal import least_wait_s, retry_after_s
 from headway.loadtest.record import CountedBy, Fate
 from headway.loadtest.runner.run import run
 from tests.loadtest.servers import (
@@ -221,6 +222,25 @@ async def test_a_refusal_is_obeyed_when_asked() -> None:
     assert record.sent_ns - record.scheduled_ns < record.first_ns - 120_000_000
 
 
+async def test_a_server_that_says_at_once_is_not_flooded() -> None:
+    script = answering(whole(error("full"), status=429, retry_after="0"))
+    async with serving(script) as server:
+        limits = Limits(timeout_s=1.0, respect_retry_after=True)
+        (record,) = (await run(plan_for(server.url, limits=limits))).records
+    assert (record.fate, record.retries, len(server.asked)) == (Fate.LIMITED, 3, 4), "after 0.1, 0.2 and 0.4 s"
+    assert [least_wait_s(retries) for retries in (0, 1, 2, 3, 4, 2000)] == [0.1, 0.2, 0.4, 0.8, 1.0, 1.0]
+
+
+@pytest.mark.parametrize("reason", ["error", "abort"])
+@pytest.mark.parametrize("streamed", [True, False])
+async def test_an_answer_that_the_server_gave_up_is_an_error(reason: str, streamed: bool) -> None:
+    body = {"choices": [{"message": {"content": "w"}, "finish_reason": reason}]}
+    answer = stream(said("w"), said(finish=reason), DONE) if streamed else whole(json.dumps(body).encode())
+    record = await record_of(answering(answer), stream=streamed)
+    assert (record.fate, record.finish_reason) == (Fate.SERVER_ERROR, reason)
+    assert record.error == f"the server gave the answer up: finish_reason {reason}"
+
+
 async def test_a_run_that_ends_while_a_refused_request_waits() -> None:
     script = answering(whole(error("full"), status=429, retry_after="3"))
     limits = Limits(respect_retry_after=True, drain_s=0.1)
@@ -328,6 +348,7 @@ async def test_a_kept_connection_that_the_server_dropped_is_replaced_once() -> N
         records = (await run(plan_for(server.url, requests=3))).records
     assert [record.fate for record in records] == [Fate.OK] * 3
     assert len(server.asked) == 5  # three answered, two into dropped connections
+    assert [record.replaced for record in records] == [0, 1, 1]
 
 
 async def test_a_kept_connection_that_breaks_after_a_byte_is_not_replaced() -> None:

@@ -165,7 +165,7 @@ async def test_a_process_that_dies_loses_its_records_and_says_so() -> None:
 
 
 def victim(load: Any) -> int:
-    pid: int = load._body._processes._children[1]._process.pid
+    pid: int = load._body._children[1]._process.pid
     return pid
 
 

@@ -148,6 +148,29 @@ def test_long_ones_fit_into_the_servers_context() -> None:
         assert max(item.input_tokens, item.output_tokens) >= 1000
 
 
+@pytest.mark.parametrize(
+    ("output_len", "input_len"),
+    [
+        ("100", (4096 - 100) * 9 // 10),
+        ("1000:3000", (4096 - 3000) * 9 // 10),
+        ("normal:500,100", (4096 - 900) * 9 // 10),
+        ("normal:500,100,1:600", (4096 - 600) * 9 // 10),
+        ("lognormal:400,100,1:2000", None),
+    ],
+)
+def test_long_prompts_leave_room_for_the_longest_answer(output_len: str, input_len: int | None) -> None:
+    items = [arrival.item for arrival in asked(offered(LongContext(), output_len=output_len))]
+    assert all(item.input_tokens + item.output_tokens <= 4096 for item in items)
+    assert input_len is None or {item.input_tokens for item in items} == {input_len}
+    assert items[0].input_tokens > 500
+
+
+def test_long_prompts_that_have_no_room_are_refused() -> None:
+    with pytest.raises(InvalidPlan, match=r"--output-len 10:5000 may be 5,000 tokens.*4,096 that the server takes"):
+        offered(LongContext(), output_len="10:5000")
+    assert asked(offered(LongContext(), input_len="7", output_len="10:5000"))[0].item.input_tokens == 7
+
+
 def test_lengths_tenants_and_prefixes_are_as_asked() -> None:
     found = offered(
         Rate(request_rate=50), input_len="10:20", output_len="3", tenants="a=3,b=1", shared_prefix_tokens=8,

@@ -7,7 +7,7 @@ import itertools
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from headway.loadtest.client.reading import CUT_OFF, NOT_DONE, Reading, error_text, read_whole
@@ -293,6 +293,7 @@ def timeless(record: Record) -> dict[str, Any]:
 @given(
     STREAMS, st.sampled_from([b"\n", b"\r\n", b"\r"]), st.lists(st.integers(0, 4000), max_size=20), st.integers(1, 3)
 )
+@example(DONE + b"event: error\ndata: broken\n\n", b"\n", [], 1)
 def test_cutting_the_bytes_changes_nothing_but_times(data: bytes, line_end: bytes, at: list[int], choices: int) -> None:
     data = data.replace(b"\n", line_end)
     expected, reading = read(*[bytes([byte]) for byte in data], choices=choices, keep_text=True)

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import dataclasses
 import json
 from time import monotonic_ns
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from headway.loadtest.client.address import parse_url
@@ -21,8 +20,8 @@ from headway.loadtest.side.channel import SideChannel
 from headway.loadtest.side.environment import client_facts, environment_of
 from headway.loadtest.side.noted import check_notes, note
 from headway.loadtest.side.scrape import Scraper, channel_of
-from headway.loadtest.side.signals import read_load, read_metrics
 from headway.metrics.names import METRICS
+from headway.metrics.worker_signals import _GAUGES, read_metrics
 from tests.loadtest.servers import Server, Turn, plan_for, serving, talks, whole
 
 VLLM = """\
@@ -50,71 +49,8 @@ vllm:time_to_first_token_seconds_bucket{le="0.001"} 0.0
 """
 
 
-def test_vllm() -> None:
-    sample = read_metrics(VLLM)
-    assert sample is not None
-    assert sample.source == "vllm"
-    assert sample.values == {
-        "running": 7,
-        "waiting": 2,
-        "kv_used_ratio": 0.75,
-        "preemptions_total": 5,
-        "prompt_tokens_total": 1000,
-        "generation_tokens_total": 2000,
-    }
-    assert sample.flags["num_gpu_blocks"] == "4000"
-
-
-@pytest.mark.parametrize(
-    ("text", "source", "values"),
-    [
-        ("vllm:gpu_cache_usage_perc 0.5\n", "vllm", {"kv_used_ratio": 0.5}),
-        (
-            'sglang:num_running_reqs{tp_rank="0"} 1\nsglang:num_queue_reqs 2\nsglang:token_usage 0.3\n',
-            "sglang",
-            {"running": 1, "waiting": 2, "kv_used_ratio": 0.3},
-        ),
-        ("llamacpp:requests_processing 1\nllamacpp:requests_deferred 4\n", "llamacpp", {"running": 1, "waiting": 4}),
-        ("tgi_queue_size 6\ntgi_batch_current_size 2\n", "tgi", {"running": 2, "waiting": 6}),
-        ("headway_kv_usage_ratio 0.1\nheadway_requests_waiting NaN\n", "headway", {"kv_used_ratio": 0.1}),
-    ],
-)
-def test_other_servers(text: str, source: str, values: dict[str, float]) -> None:
-    sample = read_metrics(text)
-    assert sample is not None
-    assert (sample.source, sample.values) == (source, values)
-
-
 def test_our_own_names_are_those_we_export() -> None:
-    from headway.loadtest.side.signals import _NAMES
-
-    assert set(_NAMES["headway"]) - {"headway_desired_replicas"} <= set(METRICS)
-
-
-def test_nothing_known_is_nothing() -> None:
-    assert read_metrics("process_cpu_seconds_total 3\n") is None
-    assert read_metrics("") is None
-    assert read_metrics("<html>") is None
-    assert read_load({"status": "ok"}) is None
-    assert read_load([1]) is None
-
-
-def test_loads_in_json() -> None:
-    body = {"step_tokens": 3, "running": 2, "waiting": 1, "kv_blocks_used": 5, "kv_blocks_total": 20, "memory_bytes": 9}
-    sample = read_load(body)
-    assert sample is not None
-    assert sample.values == {"running": 2, "waiting": 1, "kv_used_ratio": 0.25, "memory_bytes": 9}
-    loads = {"loads": [{"num_running_reqs": 1, "token_usage": 0.2}, {"num_running_reqs": 2, "token_usage": 0.1}]}
-    sample = read_load(loads)
-    assert sample is not None
-    assert (sample.source, sample.values) == ("sglang", {"running": 3, "kv_used_ratio": 0.2})
-
-
-@settings(deadline=None)
-@given(st.text())
-def test_whatever_a_server_says_is_read_or_refused(text: str) -> None:
-    with contextlib.suppress(ValueError):
-        read_metrics("vllm:num_requests_running" + text)
+    assert set(_GAUGES["headway"]) - {"headway_desired_replicas"} <= set(METRICS)
 
 
 # -- over a run --------------------------------------------------------------------------------------------------------
@@ -138,8 +74,8 @@ def text(body: str) -> bytes:
 
 
 async def polled(server: Server, seconds: float = 0.5, **plan: Any) -> Signals:
-    channel, paths = channel_of(dataclasses.replace(plan_for(server.url), **plan))
-    scraper = Scraper(channel, paths, 0.05)
+    given = dataclasses.replace(plan_for(server.url), **plan)
+    scraper = Scraper(*channel_of(given.ask, given.tls, given.metrics_url), 0.05)
     scraper.start(monotonic_ns())
     await asyncio.sleep(seconds)
     return await asyncio.to_thread(scraper.stop)
@@ -171,25 +107,64 @@ async def test_a_server_without_metrics_is_asked_for_its_load() -> None:
     assert set(signals.series["running"]) == {2}
 
 
+async def test_what_no_run_keeps_is_not_kept() -> None:
+    for page, told in (
+        (VLLM, {"running", "waiting", "kv_used_ratio", "preemptions_total", "prompt_tokens_total"}),
+        ("sglang:max_total_num_tokens 9\nDCGM_FI_DEV_FB_FREE 1\n", None),
+    ):
+        async with serving(pages({"/metrics": [text(page)]}), pages=True) as server:
+            given = plan_for(server.url)
+            scraper = Scraper(*channel_of(given.ask, given.tls), 0.05)
+            sample = await asyncio.to_thread(scraper.ask)
+            await asyncio.to_thread(scraper.stop)
+        assert (
+            sample is None
+            if told is None
+            else sample is not None and set(sample.values) == told | {"generation_tokens_total"}
+        )
+
+
+@pytest.mark.parametrize("path", ["/download/metrics", "/payload", "/x/load", "/x/loads", "/metrics"])
+async def test_a_page_is_read_as_what_it_is(path: str) -> None:
+    as_json = path.endswith(("/load", "/loads"))
+    page = whole(b'{"step_tokens": 0, "running": 3}') if as_json else text("headway_sequences_running 3\n")
+    async with serving(pages({path: [page]}), pages=True) as server:
+        signals = await polled(server, 0.2, metrics_url=server.url + path)
+    assert (signals.source, set(signals.series["running"])) == ("headway", {3})
+
+
 async def test_nothing_to_scrape() -> None:
     async with serving(pages({}), pages=True) as server:
         assert await polled(server, 0.2) == Signals()
 
 
-async def test_metrics_elsewhere_get_no_key() -> None:
-    async with (
-        serving(pages({"/metrics": [text("tgi_queue_size 1\n")]}), pages=True) as there,
-        serving(talks) as server,
-    ):
-        plan = dataclasses.replace(
-            plan_for(server.url, headers={"Authorization": "Bearer secret"}), metrics_url=f"{there.url}/metrics"
-        )
-        channel, paths = channel_of(plan)
-        scraper = Scraper(channel, paths, 0.05)
-        sample = await asyncio.to_thread(scraper.ask)
-        await asyncio.to_thread(scraper.stop)
-    assert sample is not None
-    assert "authorization" not in there.asked[0].headers
+TENANTS = {"one": {"Authorization": "Bearer secret-of-one"}, "two": {"Authorization": "Bearer secret-of-two"}}
+
+
+@pytest.mark.parametrize("keys", [{"headers": {"Authorization": "Bearer secret"}}, {"tenant_headers": TENANTS}])
+async def test_metrics_elsewhere_get_no_key(keys: dict[str, Any]) -> None:
+    page = pages({"/metrics": [text("tgi_queue_size 1\n")]})
+    async with serving(page, pages=True) as there, serving(page, pages=True) as server:
+        given = plan_for(server.url, **keys)
+        for url in (f"{there.url}/metrics", f"{server.url}/metrics", None):
+            scraper = Scraper(*channel_of(given.ask, given.tls, url), 0.05)
+            sample = await asyncio.to_thread(scraper.ask)
+            await asyncio.to_thread(scraper.stop)
+            assert sample is not None
+    assert ["authorization" in asked.headers for asked in there.asked] == [False]
+    assert [asked.headers["authorization"].partition("-")[0] for asked in server.asked] == ["Bearer secret"] * 2
+
+
+@pytest.mark.parametrize(
+    ("headers", "sent"), [({}, "Bearer secret-of-one"), ({"authorization": "Bearer common"}, "Bearer common")]
+)
+async def test_the_first_tenants_key_is_for_want_of_a_common_one(headers: dict[str, str], sent: str) -> None:
+    async with serving(pages({"/x": [whole(b"[1]")]}), pages=True) as server:
+        given = plan_for(server.url, headers=headers, tenant_headers=TENANTS)
+        channel = SideChannel.of(given.ask, given.tls, 5.0)
+        assert await asyncio.to_thread(channel.json, "/x") == [1]
+        channel.close()
+    assert [asked.headers["authorization"] for asked in server.asked] == [sent]
 
 
 async def test_a_run_has_its_servers_signals_and_facts() -> None:
@@ -273,7 +248,7 @@ def test_a_note_that_its_field_cannot_take(told: tuple[str, str]) -> None:
 
 
 async def test_our_own_server_tells_precision_and_device() -> None:
-    told = {"dtype": "bf16", "kv_cache_dtype": "u8", "executor": "openvino", "device": "CPU", "max_num_seqs": 8}
+    told = {"dtype": "auto", "precision": "bf16", "kv_cache_dtype": "u8", "executor": "openvino", "device": "CPU"}
     answers = {"/version": [whole(b'{"version": "1"}')], "/admin/config": [whole(json.dumps(told).encode())]}
     for config, known in (("/admin/config", True), ("/nothing", False)):
         mine = {"/version": answers["/version"], config: answers["/admin/config"]}

@@ -105,6 +105,8 @@ def test_a_client_at_its_limit_is_limited_though_it_kept_the_schedule(client, ev
     found = judged(calm, **client)
     assert found.name == CLIENT_LIMITED
     assert evidence in found.findings[0].evidence
+    advice = found.findings[-1].evidence
+    assert advice.startswith("to do: --processes 2" if "cpu_ratio" in client else "to do: look for other work"), advice
 
 
 def test_what_lag_is_allowed_depends_on_what_is_measured():
@@ -252,7 +254,7 @@ def test_answers_in_one_piece_are_samples_too():
         record.first_ns = record.last_ns = -1
         record.first_tokens = record.chunks = 0
         record.gaps_ns, record.gap_tokens = record.gaps_ns[:0], record.gap_tokens[:0]
-    told = run(whole, load(DURATION_S, warmup_s=50.0))
+    told = run(whole, load(DURATION_S, warmup_s=50.0, settings={"stream": "no"}))
     assert (told.verdict.name, told.verdict.findings) == (VALID, [])
     assert told.summary.overall.distributions["ttft"].samples == 0
     assert told.summary.overall.output_token_rate == pytest.approx(5 * told.summary.overall.request_rate)
@@ -314,3 +316,11 @@ def test_a_warm_up_that_leaves_nothing_is_told_as_that():
     assert found.name == TOO_FEW_SAMPLES
     [told] = [finding.evidence for finding in found.findings if finding.verdict == TOO_FEW_SAMPLES]
     assert told.startswith("a warm-up of 5 s and a cool-down of 0 s leave nothing of 2.95 s")
+
+
+def test_a_run_that_was_interrupted_at_once_is_told_as_that():
+    one = queues.records(queues.Served(*(np.array([later]) for later in (0.0, 0.0, 0.05))))
+    for records, sent in (([], "no requests were sent"), (one, "1 request was sent")):
+        found = judged(records, load(0.0), interrupted=True)
+        [told] = [finding.evidence for finding in found.findings if finding.verdict == TOO_FEW_SAMPLES]
+        assert told == f"the run ended before anything was measured: {sent}"

@@ -10,6 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from headway.metrics.blocks import blocks, deviations, student_t95
+from headway.metrics.figures import Interval
 from headway.metrics.percentiles import PERCENTILES, distribution, key, percentile, percentile_draws, samples_needed
 
 values = st.lists(st.floats(-1e6, 1e6), min_size=1, max_size=60).map(lambda some: np.array(some, np.float64))
@@ -257,3 +258,14 @@ def test_giving_up_never_makes_a_percentile_better(given_up, seed):
             assert figure.value >= truth - 1e-12
         elif figure.low is not None and truth is not None:
             assert figure.low <= truth + 1e-12
+
+
+def test_blocks_that_are_all_alike_by_chance_give_no_interval():
+    """22 samples in blocks of two, of which each holds one below the median: that is not certainty."""
+    found = distribution(np.where(np.arange(22) % 2, 1.0, 2.0) + np.arange(22) / 1000).percentiles["50"]
+    assert found.value is not None
+    if found.low is not None and found.high is not None:
+        assert found.low < found.high
+    else:
+        assert found.low is found.high is None
+    assert distribution(np.full(22, 3.0)).percentiles["50"] == Interval(value=3.0, low=3.0, high=3.0)

@@ -89,7 +89,12 @@ def test_pages_of_json() -> None:
         assert read_load(body) is None
 
 
-@given(st.recursive(st.none() | st.booleans() | st.integers() | st.text(max_size=5), lambda s: st.lists(s, max_size=3)))
+@given(
+    st.recursive(
+        st.none() | st.booleans() | st.integers() | st.just(10**400) | st.text(max_size=5),
+        lambda s: st.lists(s, max_size=3),
+    )
+)
 def test_no_json_breaks_it(body):
     read_load(body)
     read_load({"loads": body})

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from time import monotonic_ns
 
 import pytest
 from hypothesis import given
@@ -202,6 +203,20 @@ async def test_bytes_that_nobody_asked_for_answer_no_later_request(more):
         assert await ask(client) == (200, b"0"), "on another connection"
         assert server.connections == 2
         await client.close()
+
+
+async def test_bytes_that_arrived_before_a_request_was_sent_do_not_answer_it():
+    """They were stamped, and are read when the next request has been sent on the same connection."""
+    connection, first, second, wire = Connection(Pool(Address("nowhere", 1))), Heard(), Heard(), Wire()
+    connection.connection_made(wire)  # type: ignore[arg-type]
+    connection.carry(first, b"GET / HTTP/1.1\r\n\r\n")
+    arrived_ns = monotonic_ns()
+    connection.read(whole(b"good"), arrived_ns)
+    connection.carry(second, b"GET / HTTP/1.1\r\n\r\n")
+    connection.read(whole(b"forged"), arrived_ns)
+    assert (first.end, first.data) == ("complete", b"good")
+    assert (second.status, second.data, second.end) == (0, b"", "NotHttp")
+    assert wire.aborted
 
 
 @on_every_loop

@@ -63,6 +63,18 @@ def test_lengths_lie_within_their_bounds(low: int, width: int, seed: int) -> Non
     assert parse_lengths(str(low)) == Fixed(low)
 
 
+@pytest.mark.parametrize(
+    "text", ["40", "3:90", "normal:900,100", "normal:900,400,1:1000", "lognormal:512,300", "lognormal:9,90,1:50"]
+)
+def test_hardly_a_length_is_beyond_the_most(text: str) -> None:
+    lengths, random = parse_lengths(text), stream(3, "lengths")
+    drawn = [lengths.draw(random) for _ in range(20_000)]
+    beyond = sum(length > lengths.most for length in drawn)
+    endless = text.count(":") == 1 and "normal" in text
+    assert beyond <= (6 if endless else 0)
+    assert max(drawn) > lengths.most / 3, "and it is near what comes"
+
+
 def test_a_uniform_length_has_both_ends_and_no_favourite() -> None:
     counts = Counter(lengths("3:7"))
     assert sorted(counts) == [3, 4, 5, 6, 7]

@@ -1,7 +1,8 @@
 """A model's text side with no model: a tokenizer of words and bytes, so that the simulated executor needs no files.
 
-Ids 0-255 are the bytes, 256 ends a sequence, and every id from `FIRST_WORD` on is one piece of `_PIECES`. Any UTF-8
-text survives encode and decode unchanged; ordinary lower-case English takes about one token a word.
+Ids 0-255 are the bytes, 256 ends a sequence, then come the words without a space before them, as a text begins with
+one, and every id from `FIRST_WORD` on is one piece of `_PIECES`. Any UTF-8 text survives encode and decode unchanged;
+ordinary lower-case English takes about one token a word.
 """
 
 from __future__ import annotations
@@ -12,7 +13,6 @@ from collections.abc import Sequence as ReadOnlySequence
 from dataclasses import dataclass, field
 
 EOS = 256
-FIRST_WORD = 257
 _EOS_TEXT = "<|end|>"
 _WORDS = """
 a about above across after again air all almost along also always an and animal another answer any are around as ask at
@@ -34,12 +34,14 @@ two under unit until up us use usual very voice walk want war warm was watch wat
 when where which while white who whole why will wind winter with without wonder wood word work world would write year
 you young your
 """
-_PIECES = (*tuple(" " + word for word in _WORDS.split()), ",", ".", ";", "?", "\n")
+_BARE = tuple(_WORDS.split())
+_PIECES = (*tuple(" " + word for word in _BARE), ",", ".", ";", "?", "\n")
+FIRST_WORD = EOS + 1 + len(_BARE)
 VOCAB_SIZE = FIRST_WORD + len(_PIECES)
-_IDS = {piece: FIRST_WORD + index for index, piece in enumerate(_PIECES)}
-_BYTES = (*(bytes([value]) for value in range(256)), b"", *(piece.encode() for piece in _PIECES))
-# Everything matches: a word with its space, or one character.
-_SPLIT = re.compile(r" [a-z]+|[^ ]|.", re.DOTALL)
+_IDS = {piece: EOS + 1 + index for index, piece in enumerate((*_BARE, *_PIECES))}
+_BYTES = (*(bytes([value]) for value in range(256)), b"", *(piece.encode() for piece in (*_BARE, *_PIECES)))
+# Everything matches: a word with its space, the word that a text begins with, or one character.
+_SPLIT = re.compile(r"(?: |\A)[a-z]+|[^ ]|.", re.DOTALL)
 
 CHAT_TEMPLATE = (
     "{% for message in messages %}{{ message['role'] }}: {{ message['content'] }}\n{% endfor %}"

@@ -9,7 +9,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from statistics import median
 
-from headway.loadtest.record import CountedBy, Record
+from headway.loadtest.record import IN_ONE_PIECE, CountedBy, Record
 from headway.loadtest.result import Load
 
 LENGTH_RATIO = 0.2  # how far from what was asked a length may be
@@ -34,6 +34,16 @@ class Answers:
             record.chunks == 0 and (record.output_tokens == 0 or (self.streamed and record.output_tokens < 0))
             for record in self.records
             if record.asked_output_tokens > 0
+        )
+
+    @property
+    def unseen(self) -> int:
+        """How many streams showed no text, though their usage counts tokens: they have no first token."""
+        if not self.streamed:
+            return 0
+        return sum(
+            record.chunks == 0 and record.output_tokens > 0 and not record.error.startswith(IN_ONE_PIECE)
+            for record in self.records
         )
 
     def contradictions(self) -> list[str]:

@@ -110,9 +110,10 @@ def _conditions(a: Run, b: Run) -> Iterator[Condition]:
         yield _condition(name, getattr(a.load, name) or "none", getattr(b.load, name) or "none")
     for name in ("ttft_s", "itl_s", "e2e_s"):
         yield _condition(f"slo {name}", getattr(a.slo, name) or "none", getattr(b.slo, name) or "none")
-    for name, run in (("verdict of a", a), ("verdict of b", b)):
-        word = run.verdict.name
-        yield Condition(name=name, a=word, b=Word.VALID, state=SAME if word == Word.VALID else DIFFERENT)
+    words = (a.verdict.name, b.verdict.name)
+    # Two runs that are invalid in the same way are no more comparable for it.
+    valid = all(word == Word.VALID for word in words)
+    yield Condition(name="verdict", a=words[0], b=words[1], state=SAME if valid else DIFFERENT)
 
 
 def _condition(name: str, a: object, b: object) -> Condition:

@@ -41,9 +41,8 @@ class ClientFailed(LoadTestError):
 
 
 class ResultFailed(ClientFailed):
-    """The load was made, and its figures could not be. What was measured is in here."""
+    """The load was made, and its figures could not be. What was measured is in here, without keys."""
 
-    def __init__(self, message: str, records: list[Record] | None = None, secrets: tuple[str, ...] = ()) -> None:
+    def __init__(self, message: str, records: list[Record] | None = None) -> None:
         super().__init__(message)
         self.records = records or []
-        self.secrets = secrets

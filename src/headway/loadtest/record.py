@@ -24,6 +24,9 @@ class Fate(Enum):
     CANCELLED = "cancelled"  # the run was ended while it was under way
 
 
+IN_ONE_PIECE = "no stream: the server answered in one piece"  # the error of a good answer to who asked for a stream
+
+
 class CountedBy(Enum):
     """Where the number of output tokens, and their spread over chunks, comes from; best first."""
 
@@ -64,6 +67,7 @@ class Record:
     reasoning: bool = False  # the first visible token was reasoning
     finish_reason: str = ""
     retries: int = 0  # sent again after Retry-After; `sent_ns` is of the first attempt
+    replaced: int = 0  # sent again because the kept connection it went over turned out to be closed
     retry_after_s: float = -1.0  # what the last refusal said; -1: nothing
     server_timing: str = ""  # the header, as it came
 

@@ -1,5 +1,6 @@
 """Keeps keys out of records, errors and reports. A server may echo a key: every text from outside passes here, and
-everything that a report is made from does so once more, whoever forgot it before.
+every result as a whole when it is made. Reports trust results; files are cleaned again as they are written, and as
+they are read, for older ones were not.
 
 Known secrets (`--api-key`) are looked for as they are; others are told by the name they stand under (`api_key`,
 `Authorization`, `--hf-token`, `?key=`) or by their shape (`sk-…`, a JWT). Better a word too many hidden than a key
@@ -8,6 +9,8 @@ shown.
 
 from __future__ import annotations
 
+import html
+import json
 import re
 from collections.abc import Iterable, Mapping
 from itertools import pairwise
@@ -17,6 +20,7 @@ from urllib.parse import quote, quote_plus, unquote, unquote_plus
 import msgspec
 import numpy as np
 
+from headway.loadtest.record import Record
 from headway.loadtest.result import Struct
 
 MASK = "***"
@@ -26,6 +30,9 @@ SHORT = 6
 MAX_ERROR_CHARS = 240
 _ROUNDS = 8
 _READ_CHARS = 16_384  # of a text that is cut to a line
+_TEXTS = ("kind", "tenant", "finish_reason", "server_timing", "error")  # of a record
+_REMEMBERED = 10_000
+_LONGEST_KEY = 4096  # what is longer is a text
 
 Whole = TypeVar("Whole", bound=Struct)
 
@@ -104,12 +111,41 @@ def in_urls(secret: str) -> list[str]:
     return sorted(forms | lower)
 
 
+def forms_of(secret: str) -> set[str]:
+    """A secret in every form in which a server may send it back: as it is, in a URL, in JSON, in HTML."""
+    if len(secret) < SHORT:  # "x" is what every escape is made of
+        return {secret}
+    if len(secret) > _LONGEST_KEY:
+        return {secret, *in_urls(secret)}
+    in_json = {json.dumps(secret)[1:-1], json.dumps(secret, ensure_ascii=False)[1:-1]}
+    forms = {secret, *in_urls(secret), *in_json}
+    forms |= {re.sub(r"[\"'&<>]", lambda found: f"\\u{ord(found[0]):04x}", form) for form in {secret, *in_json}}
+    forms |= {form.replace("/", escaped) for form in forms for escaped in ("\\/", "\\u002f")}
+    forms |= {re.sub(r"\\u[0-9a-f]{4}", lambda found: "\\u" + found[0][2:].upper(), form) for form in forms}
+    return {form for form in forms | _in_html(secret) if form}
+
+
+def _in_html(secret: str) -> set[str]:
+    """Names for what must be escaped, or numbers for that, for all but letters and digits, or for everything."""
+    bare = html.escape(secret, quote=False)
+    forms = {
+        bare.replace('"', double).replace("'", single).replace("/", slash)
+        for double in ('"', "&quot;", "&#34;", "&#x22;")
+        for single in ("'", "&#x27;", "&#39;", "&#039;", "&apos;")
+        for slash in ("/", "&#x2F;", "&#x2f;", "&#47;")
+    }
+    for pattern in (r"[\"'&<>]", r"[\"'&<>/]", r"[\"'&<>/=`]", r"[^0-9A-Za-z]", r"[\W_]", r"[^\w.-]", r"[^\w-]", r"."):
+        for number in ("&#{};", "&#{:03};", "&#x{:x};", "&#x{:X};", "&#x{:02x};"):
+            forms.add(re.sub(pattern, lambda found, number=number: number.format(ord(found[0])), secret))
+    return forms
+
+
 class Redactor:
     """Hides secrets in text, and in whole reports. Doing it twice changes nothing more."""
 
     def __init__(self, secrets: Iterable[str] = ()) -> None:
         # The longest first, so that a key that is part of another leaves no rest of it.
-        known = sorted({secret for secret in secrets if secret}, key=len, reverse=True)
+        known = sorted({form for secret in secrets if secret for form in forms_of(secret)}, key=len, reverse=True)
         parts = (re.escape(one) if len(one) >= SHORT else rf"(?<!\w){re.escape(one)}(?!\w)" for one in known)
         self._known = re.compile("|".join(parts)) if known else None
 
@@ -141,6 +177,20 @@ class Redactor:
         text = _ASSIGNED.sub(_hide_assigned, text)
         text = _SCHEME.sub(rf"\1 {MASK}", text)
         return _SHAPES.sub(MASK, text)
+
+    def records(self, records: Iterable[Record]) -> None:
+        """Every text in them, in place."""
+        known = {"": ""}  # thousands of requests fail in the same words
+        for record in records:
+            for name in _TEXTS:
+                text = getattr(record, name)
+                clean = known.get(text)
+                if clean is None:
+                    clean = self.text(text)
+                    if len(known) < _REMEMBERED:
+                        known[text] = clean
+                if clean != text:
+                    setattr(record, name, clean)
 
     def struct(self, whole: Whole) -> Whole:
         """A copy of a run, a comparison, … in which every string and every key of a mapping is clean."""

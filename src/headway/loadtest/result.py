@@ -149,7 +149,7 @@ class Word(StrEnum):
         "CLIENT-LIMITED",
         3,
         "bad",
-        "This client could not make the load it was asked for. The latencies hold its own delay, not the server's.",
+        "This machine was late, or did not send all of the load. The latencies hold its delay as well as the server's.",
     )
     SERVER_ERRORS = "SERVER-ERRORS", 4, "bad", "Too many requests failed. The latencies are those of the survivors."
     UNSTEADY = (

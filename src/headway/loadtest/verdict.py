@@ -40,12 +40,14 @@ class Tolerances:
     lag_share: float = 0.1
     most_lag_s: float = 0.1
     cpu_ratio: float = 0.9  # of one core, by the busiest client process
+    busy_ratio: float = 0.5  # of one core: from here on it is the client's own work that makes it late
     span_s: float = 0.5  # a rate or a share of a core over less than that says nothing about the client
     errors: float = 0.01
     # Refusals by a limit: more than this is told with a VALID run, and with more than that the few that were served
     # say little about the load that was offered.
     limited_told: float = 0.01
     limited: float = 0.5
+    unseen: float = 0.5  # of the answers: text in none of the fields that are known, and tokens in the usage
     queue_growth: float = 0.02  # over the window, of the requests due in it, when there is no doubt about it
     queue_much_growth: float = 0.05  # the same, when it is merely likely
     queue_ratio: float = 0.2  # and of the requests in flight
@@ -83,9 +85,10 @@ def judge(
             *(early if not client_failed else ()),
             *_server_errors(summary, tolerances, interrupted=interrupted),
             *_empty(came, summary.overall, tolerances, told=False),
+            *_unseen(came, tolerances, told=False),
         ],
         Word.UNSTEADY: _unsteady(table, summary, load, tolerances),
-        Word.TOO_FEW_SAMPLES: _too_few(table, summary, load, tolerances),
+        Word.TOO_FEW_SAMPLES: _too_few(table, summary, load, tolerances, cut_short=interrupted or bool(early)),
     }
     findings = [Finding(verdict=word, evidence=line) for word in Word for line in said.get(word, ())]
     name = findings[0].verdict if findings else Word.VALID
@@ -117,7 +120,18 @@ def _client_limited(table: RecordTable, client: ClientFigures, summary: Summary,
             said.append(f"{what} {late[1] * 1e3:.3g} ms late at p{key(late[0])}, {allowed_s * 1e3:.3g} ms allowed")
     if client.cpu_ratio > tolerances.cpu_ratio and ended_s >= tolerances.span_s:
         said.append(f"the client used {client.cpu_ratio:.0%} of a core, {tolerances.cpu_ratio:.0%} allowed")
-    return said
+    return [*said, _what_to_do(client, tolerances)] if said else []
+
+
+def _what_to_do(client: ClientFigures, tolerances: Tolerances) -> str:
+    """By what kept the client: its own work, or somebody else's."""
+    used = f"{client.cpu_ratio:.0%} of a core"
+    if client.cpu_ratio > tolerances.busy_ratio:
+        return f"to do: --processes {max(client.processes, 1) * 2}, for the busiest client process used {used}"
+    return (
+        f"to do: look for other work on this machine (the server itself?), for the client used only {used}, and more "
+        "--processes would not help"
+    )
 
 
 def _server_errors(summary: Summary, tolerances: Tolerances, *, interrupted: bool) -> list[str]:
@@ -148,8 +162,19 @@ def _empty(came: Answers, group: Group, tolerances: Tolerances, *, told: bool) -
     return [f"{count} of {len(came.records)} answers were empty ({share}): no token came"]
 
 
+def _unseen(came: Answers, tolerances: Tolerances, *, told: bool) -> list[str]:
+    """As `_empty`, but a finding only where there are so many that TTFT and ITL are of the exceptions."""
+    count = came.unseen
+    if not count or told is (count > tolerances.unseen * len(came.records)):
+        return []
+    share = f"{count / len(came.records):.1%}" + ("" if told else f", {tolerances.unseen:.0%} allowed")
+    counted = "though the server's usage counts tokens: they have no TTFT and no ITL"
+    return [f"{count} of {len(came.records)} answers showed no text ({share}), {counted}"]
+
+
 def _remarks(group: Group, came: Answers, tolerances: Tolerances) -> list[str]:
-    said = [*_empty(came, group, tolerances, told=True), *came.contradictions(), *came.at_once()]
+    said = [*_empty(came, group, tolerances, told=True), *_unseen(came, tolerances, told=True)]
+    said += [*came.contradictions(), *came.at_once()]
     limited = group.fates.get(Fate.LIMITED.value, 0)
     if tolerances.limited_told * group.requests < limited <= tolerances.limited * group.requests:
         said.insert(0, f"{_limited(limited, group)}: the latencies are of those that were served")
@@ -212,8 +237,11 @@ def _queue_left(queue: steady.Queue, tolerances: Tolerances) -> list[str]:
     return []
 
 
-def _too_few(table: RecordTable, summary: Summary, load: Load, tolerances: Tolerances) -> list[str]:
+def _too_few(table: RecordTable, summary: Summary, load: Load, tolerances: Tolerances, *, cut_short: bool) -> list[str]:
     start_s, end_s = summary.window_s
+    if end_s <= start_s and cut_short:
+        sent = f"{len(table)} request was" if len(table) == 1 else f"{len(table) or 'no'} requests were"
+        return [f"the run ended before anything was measured: {sent} sent"]
     if end_s <= start_s:
         times = table.timings
         lasted_s = float(max(times.ended_ns.max(initial=0), times.scheduled_ns.max(initial=0))) * latency.NS

@@ -103,6 +103,8 @@ def _interval(values: Floats, weights: Weights, ordered: _Ordered, q: float, see
         bound = ordered.bound
         return Interval(value=None, low=_finite(bound.at(q / 100)) if bound is not None and bound.count else None)
     low, high = np.quantile(_shares(values, weights, ordered, q, seed), [0.025, 0.975])
+    if low == high and ordered.values[0] != ordered.values[-1]:  # few blocks, by chance all alike: nothing was learnt
+        return Interval(value=float(ordered.at(q / 100)))
     return Interval(
         value=float(ordered.at(q / 100)),
         low=float(ordered.at(low)) if low >= 0 else None,

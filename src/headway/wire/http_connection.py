@@ -77,6 +77,7 @@ class Connection(asyncio.Protocol):
     __slots__ = (
         "_answered",
         "_bodiless",
+        "_carried_ns",
         "_complete",
         "_framing_bytes",
         "_headers",
@@ -106,6 +107,7 @@ class Connection(asyncio.Protocol):
         self._headers: Headers = []
         self._status = 0
         self._now_ns = 0
+        self._carried_ns = 0  # when the present call was sent
         self._framing_bytes = 0  # fed since the last piece of a body
         self._answered = False  # a byte of the answer to the present call came
         self._in_body = False  # its head did
@@ -149,12 +151,17 @@ class Connection(asyncio.Protocol):
         self._bodiless = bodiless
         self._answered = self._in_body = self._until_closed = self._complete = False
         self._framing_bytes = 0
+        self._carried_ns = monotonic_ns()
         self.served += 1
         if len(body) <= JOINED_BYTES:
             self._transport.write(head + body)
         else:  # not copied
             self._transport.write(head)
             self._transport.write(body)
+
+    def hand_over(self, receiver: Receiver) -> None:
+        """Whoever asked has all it wants: this one hears the rest of the answer."""
+        self._receiver = receiver
 
     def pause(self) -> None:
         """Read nothing more, so that the server has to wait."""
@@ -191,6 +198,8 @@ class Connection(asyncio.Protocol):
             self._ended()
         elif self._receiver is None:
             self.close()  # nobody asked
+        elif at_ns < self._carried_ns:  # it lay in the inbox when this call was sent
+            self.give_up(NotHttp("the server sent more than it had been asked for"))
         elif self._parser is not None:
             self._answered = True
             self._framing_bytes += len(data)

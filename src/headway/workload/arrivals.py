@@ -37,10 +37,6 @@ class Arrivals(Protocol):
         """The highest rate there will be."""
         ...
 
-    def rate_at(self, at_s: float) -> float:
-        """The rate at a moment after the start."""
-        ...
-
     def expected(self, until_s: float) -> float:
         """How many requests are due on average before `until_s`: the integral of the rate."""
         ...
@@ -67,9 +63,6 @@ class Constant:
     def peak_rate(self) -> float:
         return self.rate
 
-    def rate_at(self, at_s: float) -> float:  # noqa: ARG002 - it is the same at all times
-        return self.rate
-
     def expected(self, until_s: float) -> float:
         return self.rate * until_s
 
@@ -93,9 +86,6 @@ class Poisson:
 
     @property
     def peak_rate(self) -> float:
-        return self.rate
-
-    def rate_at(self, at_s: float) -> float:  # noqa: ARG002 - it is the same at all times
         return self.rate
 
     def expected(self, until_s: float) -> float:
@@ -129,9 +119,6 @@ class Gamma:
 
     @property
     def peak_rate(self) -> float:
-        return self.rate
-
-    def rate_at(self, at_s: float) -> float:  # noqa: ARG002 - it is the same at all times
         return self.rate
 
     def expected(self, until_s: float) -> float:
@@ -210,12 +197,6 @@ class RisingRate:
             Level(edges[step], edges[step + 1], self.start_rate + rise * step / last) for step in range(self.steps)
         )
 
-    def rate_at(self, at_s: float) -> float:
-        for level in self._all():
-            if at_s < level.end_s:
-                return level.rate + level.slope * (at_s - level.start_s)
-        return self.end_rate
-
     def expected(self, until_s: float) -> float:
         return sum(level.mass(until_s) for level in self._all())
 
@@ -273,13 +254,6 @@ class Bursts:
     @property
     def peak_rate(self) -> float:
         return self.burst_rate
-
-    def rate_at(self, at_s: float) -> float:
-        period = self._period(math.floor(at_s / self.period_s))
-        for level in period:
-            if at_s < level.end_s:
-                return level.rate
-        return self.base_rate
 
     def expected(self, until_s: float) -> float:
         whole_periods = math.floor(until_s / self.period_s)

@@ -24,6 +24,8 @@ from headway.workload.item import Arrival
 
 FORMS = "Write 512, 100:500 (uniform), normal:MEAN,STD or lognormal:MEAN,STD, the last two also with a clip: ,LOW:HIGH"
 
+_MOST_STD = 4.0  # standard deviations that one draw in thirty thousand goes beyond
+
 
 class Lengths(Protocol):
     """Lengths of one side, input or output."""
@@ -31,6 +33,11 @@ class Lengths(Protocol):
     @property
     def description(self) -> str:
         """For people, e.g. "100 to 500"."""
+        ...
+
+    @property
+    def most(self) -> int:
+        """What draws do not go beyond; of one without an upper end, one in thirty thousand does."""
         ...
 
     def draw(self, random: Random) -> int:
@@ -62,6 +69,10 @@ class Fixed:
     def description(self) -> str:
         return f"{self.tokens:,}"
 
+    @property
+    def most(self) -> int:
+        return self.tokens
+
     def draw(self, random: Random) -> int:  # noqa: ARG002 - nothing is left to chance
         return self.tokens
 
@@ -79,6 +90,10 @@ class Uniform:
     @property
     def description(self) -> str:
         return f"{self.low:,} to {self.high:,}"
+
+    @property
+    def most(self) -> int:
+        return self.high
 
     def draw(self, random: Random) -> int:
         return self.low + below(random, self.high - self.low + 1)
@@ -98,6 +113,10 @@ class Normal:
     @property
     def description(self) -> str:
         return f"normal, mean {self.mean:,g}, std {self.std:,g}, {_clip(self.low, self.high)}"
+
+    @property
+    def most(self) -> int:
+        return min(max(math.ceil(self.mean + _MOST_STD * self.std), self.low), self.high)
 
     def draw(self, random: Random) -> int:
         return min(max(round(self.mean + self.std * normal(random)), self.low), self.high)
@@ -120,10 +139,20 @@ class Lognormal:
     def description(self) -> str:
         return f"lognormal, mean {self.mean:,g}, std {self.std:,g}, {_clip(self.low, self.high)}"
 
+    @property
+    def most(self) -> int:
+        return self._clipped(self._at(_MOST_STD))
+
     def draw(self, random: Random) -> int:
+        return self._clipped(self._at(normal(random)))
+
+    def _at(self, deviations: float) -> float:
+        """The length so many standard deviations above the middle, of the logarithms."""
         variance = math.log1p((self.std / self.mean) ** 2)
-        drawn = math.exp(math.log(self.mean) - variance / 2 + math.sqrt(variance) * normal(random))
-        return min(max(round(drawn), self.low), self.high)
+        return math.exp(math.log(self.mean) - variance / 2 + math.sqrt(variance) * deviations)
+
+    def _clipped(self, length: float) -> int:
+        return min(max(round(length), self.low), self.high)
 
 
 @dataclass(frozen=True, slots=True)

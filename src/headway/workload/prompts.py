@@ -61,7 +61,7 @@ class Synthetic:
     Equal prefix blocks give equal text in the same place, so an item's blocks are what a prefix cache can find.
     `unique_prefix` instead begins every prompt with four words that no other of the run begins with (as long as there
     are fewer than some ten million prompts), inside its length, and leaves blocks aside: nothing can be found. Two runs
-    of one seed still send the same prompts; another `salt` gives another run other first words.
+    of one seed still send the same prompts.
     """
 
     def __init__(
@@ -71,7 +71,6 @@ class Synthetic:
         seed: int = 0,
         text: Literal["words", "sample"] = "words",
         unique_prefix: bool = False,
-        salt: str = "",
     ) -> None:
         """Asks the tokenizer for some hundred counts."""
         if text not in {"words", "sample"}:
@@ -81,7 +80,7 @@ class Synthetic:
         self._words = singles or WORDS
         self._passages: Passages = RandomWords(self._words) if text == "words" else Prose()
         pieces = self._passages.pieces
-        self._seed, self._salt, self._unique, self._text = seed, salt, unique_prefix, text
+        self._seed, self._unique, self._text = seed, unique_prefix, text
         self._each_is_one = isinstance(measure, Calibration) or (bool(singles) and text == "words" and self._adds_up())
         self._per_piece = 1.0
         if not self._each_is_one:
@@ -146,7 +145,7 @@ class Synthetic:
         first: neighbours differ in their first word.
         """
         base = len(self._words)
-        number = int(stream(self._seed, "tag", self._salt).random() * base**_TAG_WORDS) + index
+        number = int(stream(self._seed, "tag").random() * base**_TAG_WORDS) + index
         return [" " + self._words[number // base**place % base] for place in range(_TAG_WORDS)]
 
     def _block_pieces(self, number: int) -> Iterator[str]:

@@ -2,15 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from headway.workload.errors import MAX_TOKENS, WorkloadError, check_number, check_whole
-
-if TYPE_CHECKING:
-    import tokenizers
 
 Count = Callable[[str], int]
 
@@ -38,25 +34,8 @@ class TokenizerFile:
         self._tokenizer.no_padding()
 
     def __call__(self, text: str) -> int:
-        return len(self._encoding(text))
-
-    def encode(self, text: str) -> list[int]:
-        """Token ids."""
-        return list(self._encoding(text).ids)
-
-    def _encoding(self, text: str) -> tokenizers.Encoding:
         [encoding] = self._tokenizer.encode_batch_fast([text], add_special_tokens=False)
-        return encoding
-
-
-def counting(tokenize: Callable[[str], int | Sequence[int]]) -> Count:
-    """A count out of a function that gives either a count or token ids, e.g. one that asks a server's `/tokenize`."""
-
-    def count(text: str) -> int:
-        told = tokenize(text)
-        return told if isinstance(told, int) else len(told)
-
-    return count
+        return len(encoding)
 
 
 @dataclass(frozen=True, slots=True)

@@ -65,33 +65,40 @@ work world worry worth would write wrong year yellow yes yet young zero
 WORDS = tuple(_TEXT.split())
 _FEWEST = 64
 _ENOUGH = 512
+_ANCHORS = 16  # a small vocabulary lacks many of our words
+_VARIED = 128  # where it does, so many are looked for: each costs a count
 
 
 def single_token_words(count: Count) -> tuple[str, ...]:
     """Some of `WORDS` that are one token each, wherever they stand: a text of n of them has n tokens. Empty when the
     tokenizer has too few of them to make texts of, e.g. one of bytes. Asks for some hundred counts of short texts.
     """
-    anchor = WORDS[0]
-    one = count(anchor)
-    two = count(f"{anchor} {anchor}")
-    if two - one != 1:
+    found_anchor = next(filter(None, (_anchored(word, count) for word in WORDS[:: len(WORDS) // _ANCHORS])), None)
+    if found_anchor is None:
         return ()
-    inside = _singles(list(WORDS), count, anchor, one)
-    if len(inside) > _ENOUGH:
-        inside = [inside[place * len(inside) // _ENOUGH] for place in range(_ENOUGH)]
-    found = tuple(word for word in inside if count(f"{word} {anchor}") == two)  # at the beginning, without its space
-    return found if len(found) >= _FEWEST else ()
+    anchor, one, two = found_anchor
+    if count(" ".join([anchor, *WORDS])) - one == len(WORDS):
+        some = (WORDS[place * len(WORDS) // _ENOUGH] for place in range(_ENOUGH))
+        found = [word for word in some if count(f"{word} {anchor}") == two]  # at the beginning, without its space
+    else:
+        found = _paired(count, two)
+    return tuple(found) if len(found) >= _FEWEST else ()
 
 
-def _singles(words: list[str], count: Count, anchor: str, anchor_tokens: int) -> list[str]:
-    """The words that are one token after another word, asked in groups: a tokenizer may be at the end of a network."""
-    tokens = count(" ".join([anchor, *words])) - anchor_tokens
-    if tokens == len(words):
-        return words
-    if len(words) == 1:
-        return []
-    half = len(words) // 2
-    return [
-        *_singles(words[:half], count, anchor, anchor_tokens),
-        *_singles(words[half:], count, anchor, anchor_tokens),
-    ]
+def _paired(count: Count, two: int) -> list[str]:
+    """Enough of the words that are a token each at the beginning and behind another, in a vocabulary that lacks some: a
+    tokenizer may be at the end of a network.
+    """
+    found: list[str] = []
+    for word in WORDS:
+        if count(f"{word} {word}") == two:
+            found.append(word)
+            if len(found) == _VARIED:
+                break
+    return found
+
+
+def _anchored(word: str, count: Count) -> tuple[str, int, int] | None:
+    """A word that is one token behind itself, and the tokens of it and of two of it."""
+    one, two = count(word), count(f"{word} {word}")
+    return (word, one, two) if two - one == 1 else None

@@ -128,7 +128,7 @@ def test_no_cell_is_a_formula(text: str) -> None:
 
 def test_no_key_is_written() -> None:
     out = io.StringIO(newline="")
-    write_records(out, [Record(0, "", "", 1, 1, 0, error="my-own-key-1: bad")], secrets=["my-own-key-1"])
+    write_records(out, [Record(0, "", "", 1, 1, 0, error="sk-my-own-key-1: bad")])
     assert "my-own" not in out.getvalue()
 
 

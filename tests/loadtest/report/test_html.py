@@ -165,13 +165,6 @@ def test_nobody_elses_markup_gets_into_the_page(made: Sample) -> None:
             assert "<script" not in json.dumps(figure)
 
 
-def test_keys_are_hidden(made: Sample) -> None:
-    run = changed(made.run, environment=msgspec.structs.replace(made.run.environment, noted={"x": "my-own-key-1"}))
-    assert "my-own" not in run_page(run, made.records, secrets=["my-own-key-1"])
-    assert "my-own" not in sweep_page([("my-own-key-1", run)], secrets=["my-own-key-1"])
-    assert "my-own" not in compare_page(run, run, compare(run, made.run), secrets=["my-own-key-1"])
-
-
 def test_a_hundred_thousand_requests_make_no_large_page(made: Sample) -> None:
     large = many(made, 100_000)
     text = run_page(large.run, large.records)

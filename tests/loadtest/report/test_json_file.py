@@ -87,9 +87,11 @@ def test_a_file_that_was_cut_off(made: Sample) -> None:
 
 
 def test_no_key_is_written(made: Sample, tmp_path: Path) -> None:
-    run = changed(made.run, environment=msgspec.structs.replace(made.run.environment, noted={"said": "my-own-key-1"}))
-    (tmp_path / "run.json").write_bytes(run_bytes(run, secrets=["my-own-key-1"]))
+    run = changed(made.run, environment=msgspec.structs.replace(made.run.environment, noted={"said": "sk-my-own-key"}))
+    (tmp_path / "run.json").write_bytes(run_bytes(run))
     assert "my-own-key" not in (tmp_path / "run.json").read_text()
+    (tmp_path / "run.json").write_bytes(msgspec.json.encode(run))  # as one that did not hide them would have
+    assert load_run(tmp_path / "run.json").environment.noted == {"said": "***"}
 
 
 def test_the_schema_names_every_field(made: Sample) -> None:

@@ -132,11 +132,6 @@ def test_a_servers_words_are_shown_as_they_are_and_steer_nothing(made: Sample) -
     assert "<b>500</b>" in text
 
 
-def test_keys_are_hidden(made: Sample) -> None:
-    summary = msgspec.structs.replace(made.run.summary, errors={"bad key my-own-key-1": 3})
-    assert "my-own" not in printed(changed(made.run, summary=summary), secrets=["my-own-key-1"])
-
-
 def test_a_percentile_that_nobody_waited_for_is_told_by_its_lower_bound(made: Sample) -> None:
     run = msgspec.convert(msgspec.to_builtins(made.run), Run)
     run.summary.overall.distributions["e2e"].percentiles["99"] = Interval(value=None, low=30.0)

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import sys
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import Any
 
 from rich.console import Console
@@ -21,6 +22,7 @@ from headway.loadtest.errors import ResultFailed
 from headway.loadtest.report.live import Aim, shown
 from headway.loadtest.report.terminal import print_run
 from headway.loadtest.result import Load
+from headway.loadtest.runner.interrupts import keeping
 
 # A server that answers does so sooner.
 SLOW_S = 1.0
@@ -38,21 +40,28 @@ async def _run(url: str, profile: Profile, wanted: Options, report: ReportOption
         tester = await Tester.meet(url, wanted)
     offered = await tester.offer(profile)
     what = f"{tester.ask.model} at {tester.ask.address.url}"
-    with watched(what, offered.described, quiet=report.quiet) as on_progress:
+    with keeping(_tell_writing):
+        with watched(what, offered.described, quiet=report.quiet) as on_progress:
+            try:
+                result = await tester.measure(offered, on_progress=on_progress)
+            except ResultFailed as failed:
+                save_records_of(failed, files)
+                if files.csv is not None:
+                    print(f"wrote {files.csv}: every request as it was measured", file=sys.stderr)
+                raise
+        console = console_beside(files)
         try:
-            result = await tester.measure(offered, on_progress=on_progress)
-        except ResultFailed as failed:
-            save_records_of(failed, files)
-            if files.csv is not None:
-                print(f"wrote {files.csv}: every request as it was measured", file=sys.stderr)
-            raise
-    console = console_beside(files)
-    try:
-        save(result, files, rivals=wanted.rivals)
-    finally:  # a disk that is full costs the files, not what was measured
-        print_run(result.run, console=console, rivals=wanted.rivals)
-    tell_written(files, console)
+            save(result, files, rivals=wanted.rivals)
+        finally:  # a disk that is full costs the files, not what was measured
+            print_run(result.run, console=console, rivals=wanted.rivals)
+        tell_written(files, console)
     return result.exit_code
+
+
+def _tell_writing() -> None:
+    """In a signal's handler, where print() may be what was interrupted."""
+    with suppress(OSError):
+        os.write(2, b"\nheadway: writing the report\xe2\x80\xa6\n")
 
 
 def console_beside(files: Files) -> Console:

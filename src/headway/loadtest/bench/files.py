@@ -14,7 +14,7 @@ from headway.loadtest.errors import InvalidPlan, ResultFailed
 from headway.loadtest.record import Record
 from headway.loadtest.report import csv_file, json_file
 from headway.loadtest.report.csv_file import load_records, write_records
-from headway.loadtest.report.json_file import load_run, run_bytes
+from headway.loadtest.report.json_file import ReportError, load_run, run_bytes
 from headway.loadtest.result import Run
 
 STEM = "run"
@@ -73,11 +73,11 @@ def save(result: Result, files: Files, *, rivals: Collection[str] = ()) -> None:
     """
     to_write: list[tuple[Path, Write]] = []
     if files.csv is not None:
-        to_write.append((files.csv, lambda out: _write_csv(out, result.records, result.secrets)))
+        to_write.append((files.csv, lambda out: _write_csv(out, result.records)))
     if files.html is not None:
         to_write.append((files.html, lambda out: out.write(_page(result, rivals))))
     if files.json is not None:
-        to_write.append((files.json, lambda out: out.write(run_bytes(result.run, secrets=result.secrets))))
+        to_write.append((files.json, lambda out: out.write(run_bytes(result.run))))
     failures = []
     for path, write in to_write:
         try:
@@ -91,19 +91,19 @@ def save(result: Result, files: Files, *, rivals: Collection[str] = ()) -> None:
 def save_records_of(failed: ResultFailed, files: Files) -> None:
     """What is left of a run whose figures could not be made: its requests, as CSV."""
     if files.csv is not None:
-        write_output(files.csv, lambda out: _write_csv(out, failed.records, failed.secrets))
+        write_output(files.csv, lambda out: _write_csv(out, failed.records))
 
 
 def _page(result: Result, rivals: Collection[str]) -> bytes:
     from headway.loadtest.report.html import run_page
 
-    return run_page(result.run, result.records, rivals=tuple(rivals), secrets=result.secrets).encode()
+    return run_page(result.run, result.records, rivals=tuple(rivals)).encode()
 
 
-def _write_csv(out: BinaryIO, records: Sequence[Record], secrets: Collection[str]) -> None:
+def _write_csv(out: BinaryIO, records: Sequence[Record]) -> None:
     text = io.TextIOWrapper(out, encoding="utf-8", errors="backslashreplace", newline="", write_through=True)
     try:
-        write_records(text, records, secrets=secrets)
+        write_records(text, records)
         text.flush()
     finally:
         text.detach()
@@ -111,8 +111,24 @@ def _write_csv(out: BinaryIO, records: Sequence[Record], secrets: Collection[str
 
 def read(path: Path) -> tuple[Run, list[Record]]:
     """A saved run, and its requests where their CSV lies beside it: without the single gaps, which a CSV has not."""
-    path = path / f"{STEM}.json" if path.is_dir() else path
+    if path.is_dir():
+        _check_one_run(path)
+        path /= f"{STEM}.json"
     run, records = load_run(path), path.with_suffix(".csv")
     if not records.exists():
         return run, []
     return run, [line.record for line in load_records(records)]
+
+
+def _check_one_run(folder: Path) -> None:
+    """Raises `ReportError` for the folder of a search or a sweep: which of its runs is meant?"""
+    if (folder / f"{STEM}.json").exists():
+        return
+    for kind, runs in (("stable", "probe-*.run.json"), ("sweep", "[0-9][0-9][0-9]-*.json")):
+        if (folder / f"{kind}.manifest.json").exists():
+            what = "a search for the stable region" if kind == "stable" else "a sweep"
+            names = sorted(path.name for path in folder.glob(runs))
+            one = f"name one of its runs, such as {folder / names[-1]}" if names else "it has no run yet"
+            raise ReportError(
+                f"{folder} holds {what}, not one run: {one}, or see all of it with `headway bench report {folder}`."
+            )

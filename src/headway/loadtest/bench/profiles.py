@@ -30,6 +30,7 @@ from headway.workload import arrivals
 from headway.workload.arrivals import Arrivals
 from headway.workload.draws import fork, stream
 from headway.workload.item import Arrival, Item
+from headway.workload.lengths import parse_lengths
 from headway.workload.mix import Share, parse_shares, parse_tenants, short_and_long
 from headway.workload.schedule import Stop, schedule
 from headway.workload.tokens import Measure
@@ -203,14 +204,26 @@ def _shares(profile: Profile, text: TextOptions, max_model_len: int | None) -> t
                 raise InvalidPlan("Given prompts have their own lengths: --share means nothing for them.")
             return parse_shares(profile.share) if profile.share else short_and_long()
         case LongContext():
-            output = text.output_len or LONG_CONTEXT_OUTPUT_LEN
-            room = (max_model_len or LONG_TOKENS) - (int(output) if output.isdecimal() else 256)
-            return shares_of(text, str(max(1, room * 9 // 10)), output)
+            return shares_of(text, text.input_len or _long_input(text, max_model_len), LONG_CONTEXT_OUTPUT_LEN)
         case LongOutput():
             longest = (max_model_len or LONG_TOKENS) // 4
             return shares_of(text, LONG_OUTPUT_INPUT_LEN, str(min(1024, max(1, longest))))
         case _:
             return shares_of(text, INPUT_LEN, OUTPUT_LEN)
+
+
+def _long_input(text: TextOptions, max_model_len: int | None) -> str:
+    """As long as fits beside the longest answer, with a tenth to spare. Raises InvalidPlan where nothing does."""
+    output = text.output_len or LONG_CONTEXT_OUTPUT_LEN
+    most = parse_lengths(output, "--output-len").most
+    room = (max_model_len or LONG_TOKENS) - most
+    if room < 1 and kind_of(text.prompts) != "given":
+        whose = "the server takes" if max_model_len else "are assumed where a server does not tell"
+        raise InvalidPlan(
+            f"--output-len {output} may be {most:,} tokens, which leaves a prompt nothing of the "
+            f"{max_model_len or LONG_TOKENS:,} that {whose}. Ask for shorter answers, or give --input-len."
+        )
+    return str(max(1, room * 9 // 10))
 
 
 # -- open loops --------------------------------------------------------------------------------------------------------

@@ -26,6 +26,8 @@ TIMEOUT_S = 60.0
 # Texts whose tokens are asked of the server, in words: a line through their counts tells words from overhead.
 CALIBRATION_WORDS = (16, 64, 256)
 
+MOST_KNOWN = 4096  # counts of the server's that are kept: those of single words come first
+
 T = TypeVar("T")
 
 
@@ -66,10 +68,20 @@ class ServerCount:
     tls: Tls
     body: Mapping[str, Any]  # what goes beside the text
     text_field: str
+    # What is known travels along, so that no process asks for the same words again.
+    _known: dict[str, int] = field(default_factory=dict, repr=False, compare=False)
     _channel: Local = field(default_factory=Local, repr=False, compare=False)
 
     def __call__(self, text: str) -> int:
-        channel = self._channel.get(lambda: side_channel(self.ask, self.tls))
+        tokens = self._known.get(text)
+        if tokens is None:
+            tokens = self._asked(text)
+            if len(self._known) < MOST_KNOWN:
+                self._known[text] = tokens
+        return tokens
+
+    def _asked(self, text: str) -> int:
+        channel = self._channel.get(lambda: SideChannel.of(self.ask, self.tls, TIMEOUT_S))
         body = msgspec.json.encode({**self.body, self.text_field: text})
         try:
             answer = channel.post(f"{self.ask.address.root}/tokenize", body, {"content-type": "application/json"})
@@ -82,11 +94,6 @@ class ServerCount:
             if isinstance(reply.get("tokens"), list):
                 return len(reply["tokens"])
         raise Rejected(f"The server's /tokenize answers {answer.status}. Use --tokenizer PATH or none.")
-
-
-def side_channel(ask: Ask, tls: Tls) -> SideChannel:
-    context = tls.context() if ask.address.scheme == "https" else None
-    return SideChannel(ask.address, ask.common_headers(), context, TIMEOUT_S)
 
 
 def server_count(ask: Ask, tls: Tls) -> ServerCount | None:
@@ -117,6 +124,7 @@ def ruler_for(ask: Ask, tls: Tls, tokenizer: str | None, *, words: bool) -> tupl
     `tokenizer`: a path, "server", "none", or None for what suits `words` (random ones, of which few are counted).
     """
     count: FileCount | ServerCount | None = None
+    singles: tuple[str, ...] = ()
     if tokenizer not in {None, "server", "none"}:
         count = FileCount(str(tokenizer_path(str(tokenizer))))
         count(WORDS[0])  # a file that is no tokenizer is known before the load
@@ -126,13 +134,15 @@ def ruler_for(ask: Ask, tls: Tls, tokenizer: str | None, *, words: bool) -> tupl
             raise InvalidPlan(
                 "--tokenizer server: this server has no /tokenize that answers. Give a tokenizer.json, or none."
             )
-        if count is not None and tokenizer is None and not single_token_words(count):
-            count = None  # every prompt would have to be counted, again and again, while the server is measured
+        if count is not None:
+            singles = single_token_words(count)
+            if tokenizer is None and not singles:
+                count = None  # every prompt would have to be counted, again and again, while the server is measured
     if count is None:
         calibration = calibrated(ask, tls)
         by = f"words calibrated on {calibration.samples} answers" if calibration.samples else "words, uncalibrated"
         return calibration, by
-    overhead = _overhead(ask, tls, count)
+    overhead = _overhead(ask, tls, count, singles or WORDS)
     by = "the server's /tokenize" if isinstance(count, ServerCount) else Path(count.path).name
     return Counted(count, overhead), f"{by}, and {overhead} tokens around each text"
 
@@ -149,9 +159,12 @@ def calibrated(ask: Ask, tls: Tls) -> Calibration:
     return calibration
 
 
-def _overhead(ask: Ask, tls: Tls, count: FileCount | ServerCount) -> int:
-    """What the chat template or a start token adds. 0 when the server does not say."""
-    text = " ".join(WORDS[:16])
+def _overhead(ask: Ask, tls: Tls, count: FileCount | ServerCount, words: tuple[str, ...]) -> int:
+    """What the chat template or a start token adds. 0 when the server does not say.
+
+    `words`: those that prompts are made of; another may be of other lengths behind the template than alone.
+    """
+    text = " ".join(words[:16])
     tokens = input_tokens_of(ask, tls, text)
     return max(0, tokens - count(text)) if tokens is not None else 0
 
@@ -161,7 +174,7 @@ def input_tokens_of(ask: Ask, tls: Tls, text: str) -> int | None:
     writer = RequestWriter(replace(ask, stream=False, choices=1))
     tenant = next(iter(ask.tenant_headers), "")
     headers = {name: value for name, value in writer.headers(tenant).items() if name != "host"}
-    channel = side_channel(ask, tls)
+    channel = SideChannel.of(ask, tls, TIMEOUT_S)
     try:
         answer = channel.post(writer.path, writer.body(Item(1, 1), text), headers)
     except OSError:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from itertools import count
 from pathlib import Path
 
@@ -11,13 +11,14 @@ import msgspec
 from headway.loadtest.bench.files import Files, save, save_records_of
 from headway.loadtest.bench.options import Concurrency, Options, Rate
 from headway.loadtest.bench.outputs import write_bytes
-from headway.loadtest.bench.several import ASKING, Audience, Folder, asked_facts, unreadable
+from headway.loadtest.bench.several import ASKING, Audience, Folder, Manifest, asked_facts, unreadable
 from headway.loadtest.bench.tester import Result, Tester, new_text_seed
 from headway.loadtest.errors import InvalidPlan, ResultFailed
-from headway.loadtest.probe import Bound, Probe, probe_of
+from headway.loadtest.probe import Bound, Probe, Requirements, probe_of
 from headway.loadtest.redact import Redactor
 from headway.loadtest.report.json_file import ReportError, load_run
 from headway.loadtest.result import Run
+from headway.loadtest.runner.interrupts import keeping
 from headway.loadtest.stable import NextProbe, Search, Stable, next_step
 
 WARMUP_S, COOLDOWN_S = 10.0, 2.0  # of a probe, unless its window is short
@@ -39,7 +40,6 @@ class Found:
     stable: Stable | None  # None: it was broken off before there was an answer
     probes: list[Probe]
     run: Run | None
-    secrets: tuple[str, ...] = field(default=(), repr=False)
 
     @property
     def interrupted(self) -> bool:
@@ -61,25 +61,27 @@ async def find_stable(url: str, wanted: Wanted, options: Options, *, folder: Pat
         tester = await Tester.meet(url, options)
     while isinstance(step := next_step(wanted.search, probes), NextProbe):
         number = next(numbers)
-        try:
-            result = await _probe(tester, wanted, step, number, seen_by)
-        except ResultFailed as failed:
+        with keeping() as interrupts:
+            try:
+                result = await _probe(tester, wanted, step, number, seen_by)
+            except ResultFailed as failed:
+                if kept is not None:
+                    save_records_of(failed, _files(kept, number))
+                raise
+            run = result.run
+            if run.interrupted:
+                return Found(None, probes, run)
+            probes.append(probe_of(run, step.load))
             if kept is not None:
-                save_records_of(failed, _files(kept, number))
-            raise
-        run = result.run
-        if run.interrupted:
-            return Found(None, probes, run, tester.secrets)
-        probes.append(probe_of(run, step.load))
-        if kept is not None:
-            save(result, _files(kept, number))
-            write_bytes(_path(kept, number), msgspec.json.encode(probes[-1]))
+                save(result, _files(kept, number))
+                write_bytes(_path(kept, number), msgspec.json.encode(probes[-1]))
+        if interrupts.absorbed:  # while the probe was kept
+            return Found(None, probes, run)
     if step.bound == Bound.CLIENT.value:  # that load broke this machine, not the server: its border was not found
         step = msgspec.structs.replace(step, breaks_at=None, tolerance=None)
     if kept is not None:
-        answer = Redactor(tester.secrets).struct(step)
-        write_bytes(kept.path / f"{KIND}.json", msgspec.json.format(msgspec.json.encode(answer)))
-    return Found(step, probes, run, tester.secrets)
+        write_bytes(kept.path / f"{KIND}.json", msgspec.json.format(msgspec.json.encode(step)))
+    return Found(step, probes, run)
 
 
 async def _probe(tester: Tester, wanted: Wanted, step: NextProbe, number: int, seen_by: Audience) -> Result:
@@ -143,8 +145,37 @@ def _earlier(kept: Folder | None, seen_by: Audience) -> dict[int, tuple[Probe, R
     return found
 
 
+@dataclass(frozen=True, slots=True)
+class Kept:
+    """What a search left in its folder. `stable` is None while it has not ended."""
+
+    stable: Stable | None
+    probes: int
+    run: Run  # of its last probe
+    wanted: Requirements
+
+
+def is_search(folder: Path) -> bool:
+    return (folder / f"{KIND}.manifest.json").exists()
+
+
+def read_search(folder: Path) -> Kept:
+    """A search that was kept. Raises `ReportError` where a file is damaged, or there is no probe yet."""
+    runs = sorted(folder.glob("probe-*.run.json"))
+    if not runs:
+        raise ReportError(f"{folder} holds a search for the stable region that has measured nothing yet.")
+    answer, manifest = folder / f"{KIND}.json", folder / f"{KIND}.manifest.json"
+    try:
+        asked = msgspec.json.decode(manifest.read_bytes(), type=Manifest).asked
+        wanted = Requirements(good_ratio=float(asked["good"])) if "good" in asked else Requirements()
+        stable = msgspec.json.decode(answer.read_bytes(), type=Stable) if answer.exists() else None
+    except (OSError, ValueError) as error:
+        raise ReportError(f"{folder}: its {KIND}.json or {manifest.name} cannot be read: {error}.") from None
+    return Kept(None if stable is None else Redactor().struct(stable), len(runs), load_run(runs[-1]), wanted)
+
+
 def _read_probe(path: Path) -> Probe:
     try:
-        return msgspec.json.decode(path.read_bytes(), type=Probe)
+        return Redactor().struct(msgspec.json.decode(path.read_bytes(), type=Probe))
     except (OSError, msgspec.DecodeError, UnicodeDecodeError) as error:
         raise ReportError(f"{path} cannot be read: {error}.") from None

@@ -15,17 +15,18 @@ from typing import Any
 
 import msgspec
 
-from headway.loadtest.bench.rulers import side_channel
 from headway.loadtest.client.address import Tls
 from headway.loadtest.client.request import Ask
 from headway.loadtest.errors import InvalidPlan, LoadTestError, Rejected, TlsFailed, Unreachable
 from headway.loadtest.side.aside import aside
+from headway.loadtest.side.channel import SideChannel
 from headway.loadtest.side.reach import reach
 
 READY_S = 600.0
 STOP_S = 30.0
 LOOK_EVERY_S = 0.25
 ATTEMPT_S = 2.0
+ASK_S = 60.0  # for its settings to be changed, and its models listed
 
 
 # -- one that runs -----------------------------------------------------------------------------------------------------
@@ -54,7 +55,7 @@ class Live:
     def _call(self, method: str, route: str, body: Mapping[str, Any] | None) -> dict[str, Any]:
         address = self._ask.address
         path = f"{address.root}/admin/{route}"
-        channel = side_channel(self._ask, self._tls)
+        channel = SideChannel.of(self._ask, self._tls, ASK_S)
         try:
             headers = {"content-type": "application/json"}
             answer = channel.get(path) if method == "GET" else channel.post(path, msgspec.json.encode(body), headers)
@@ -136,9 +137,8 @@ async def started(words: Sequence[str], ask: Ask, tls: Tls, log: Path, ready_s: 
 
 async def _answers(ask: Ask, tls: Tls) -> bool:
     """Whether it lists its models: a server that loads one may listen long before."""
-    context = tls.context() if ask.address.scheme == "https" else None
     try:
-        await reach(ask.address, context, ATTEMPT_S)
+        await reach(ask.address, tls.context_for(ask.address), ATTEMPT_S)
         return await aside(lambda: _lists_models(ask, tls))
     except TlsFailed:
         raise
@@ -147,7 +147,7 @@ async def _answers(ask: Ask, tls: Tls) -> bool:
 
 
 def _lists_models(ask: Ask, tls: Tls) -> bool:
-    channel = side_channel(ask, tls)
+    channel = SideChannel.of(ask, tls, ASK_S)
     try:
         return channel.get(ask.address.path("/models")).status not in {404, 502, 503}
     except OSError:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 
 from headway.loadtest.bench.ask import ask_of
@@ -14,11 +14,12 @@ from headway.loadtest.bench.grid import Axis, GridPoint, points
 from headway.loadtest.bench.options import Options, Profile
 from headway.loadtest.bench.server import READY_S, Live, check_command, command, started
 from headway.loadtest.bench.several import ASKING, Audience, Folder, asked_facts, unreadable
-from headway.loadtest.bench.tester import Result, Tester, new_text_seed, secrets_of
+from headway.loadtest.bench.tester import Result, Tester, new_text_seed
 from headway.loadtest.client.address import Tls
 from headway.loadtest.errors import LoadTestError, ResultFailed
 from headway.loadtest.report.json_file import ReportError, load_run
 from headway.loadtest.result import Run
+from headway.loadtest.runner.interrupts import keeping
 
 KIND = "sweep"
 
@@ -41,7 +42,6 @@ class Swept:
     runs: list[tuple[str, Run]]
     points: int
     resumed: int  # that were there before
-    secrets: tuple[str, ...] = field(default=(), repr=False)
     interrupted: bool = False
     failed: str = ""  # why it did not come to its end; what was measured before is not lost
 
@@ -52,7 +52,7 @@ async def sweep(url: str, grid: Grid, options: Options, *, folder: Path, seen_by
     if grid.server_command is not None:
         check_command(grid.server_command, [axis.name for axis in grid.server])
     ask = ask_of(url, options.server, options.promise)
-    redact, secrets = ask.redactor().line, secrets_of(ask)
+    redact = ask.redactor().line
     varied = {axis.name: ",".join(axis.values) for axis in (*grid.loads, *grid.server)}
     kept = Folder(
         folder, KIND, asked_facts(url, grid.profile, options, {"vary": varied, "command": grid.server_command})
@@ -65,25 +65,28 @@ async def sweep(url: str, grid: Grid, options: Options, *, folder: Path, seen_by
         for point in todo:
             files = Files(csv=kept.path / f"{point.file}.csv", json=kept.path / f"{point.file}.json")
             if (run := _kept(files, point, seen_by)) is not None:
-                runs.append((point.label, run))
+                runs.append((redact(point.label), run))
                 resumed += 1
                 continue
-            try:
-                tester = await servers.at(point)
-                result = await _measured(tester, point, len(todo), seen_by)
-            except LoadTestError as error:
-                if isinstance(error, ResultFailed):
-                    save_records_of(error, files)
-                if not runs:
-                    raise
-                failed = f"{point.label}: {error}"
-                return Swept(runs, len(todo), resumed, secrets, failed=failed)
-            if result.run.interrupted:
-                return Swept(runs, len(todo), resumed, secrets, interrupted=True)
-            _tell_settings(result.run, point, redact)
-            save(result, files)
-            runs.append((point.label, result.run))
-    return Swept(runs, len(todo), resumed, secrets)
+            with keeping() as interrupts:
+                try:
+                    tester = await servers.at(point)
+                    result = await _measured(tester, point, len(todo), seen_by)
+                except LoadTestError as error:
+                    if isinstance(error, ResultFailed):
+                        save_records_of(error, files)
+                    if not runs:
+                        raise
+                    failed = f"{redact(point.label)}: {error}"
+                    return Swept(runs, len(todo), resumed, failed=failed)
+                if result.run.interrupted:
+                    return Swept(runs, len(todo), resumed, interrupted=True)
+                _tell_settings(result.run, point, redact)
+                save(result, files)
+                runs.append((redact(point.label), result.run))
+            if interrupts.absorbed:  # while the point was kept
+                return Swept(runs, len(todo), resumed, interrupted=True)
+    return Swept(runs, len(todo), resumed)
 
 
 def _kept(files: Files, point: GridPoint, seen_by: Audience) -> Run | None:

@@ -14,22 +14,27 @@ from dataclasses import dataclass, field, replace
 import msgspec
 
 from headway.loadtest.bench.ask import ask_of, keys_of_tenants
+from headway.loadtest.bench.delivered import length_remarks
 from headway.loadtest.bench.oom import out_of_memory
 from headway.loadtest.bench.options import Concurrency, Options, Profile, Ramp
 from headway.loadtest.bench.profiles import Offered, Terms, offer
-from headway.loadtest.bench.rulers import FileCount, ruler_for, side_channel
+from headway.loadtest.bench.rulers import TIMEOUT_S, FileCount, ruler_for
 from headway.loadtest.bench.texts import LOOKED_AT, Texts, kind_of
 from headway.loadtest.client.address import Tls
 from headway.loadtest.client.limits import Limits
 from headway.loadtest.client.request import Ask
 from headway.loadtest.errors import InvalidPlan, ResultFailed
 from headway.loadtest.record import Record
+from headway.loadtest.redact import Redactor
 from headway.loadtest.result import Load, Run, Slo, Target
 from headway.loadtest.runner import run as runner
+from headway.loadtest.runner.interrupts import keeping
 from headway.loadtest.runner.plan import ClosedLoad, Plan
 from headway.loadtest.runner.progress import Progress
 from headway.loadtest.side.aside import aside
+from headway.loadtest.side.channel import SideChannel
 from headway.loadtest.side.discover import Discovered, discover
+from headway.loadtest.side.models import card_of, read_models
 from headway.loadtest.side.noted import check_notes, note
 from headway.loadtest.summary import client_figures, summarise
 from headway.loadtest.table import RecordTable, tabulate
@@ -49,11 +54,10 @@ OnProgress = Callable[[Progress], None]
 
 @dataclass(frozen=True, slots=True)
 class Result:
-    """A run, its records, and what must not be told of it."""
+    """A run and its records. No key is in any of their fields, whatever the server echoed."""
 
     run: Run
     records: list[Record] = field(repr=False)
-    secrets: tuple[str, ...] = field(default=(), repr=False)
 
     @property
     def exit_code(self) -> int:
@@ -98,10 +102,6 @@ class Tester:
         max_model_len = await aside(lambda: _max_model_len(ask, tls))
         return cls(options, ask, tls, found, measure, by, max_model_len)
 
-    @property
-    def secrets(self) -> tuple[str, ...]:
-        return secrets_of(self.ask)
-
     async def offer(self, profile: Profile, options: Options | None = None) -> Offered:
         """The load of a profile on this server. A ramp without an end sends a short load to find one."""
         options = options or self.options
@@ -140,12 +140,16 @@ class Tester:
             stop_when_degraded=offered.until_degraded,
             slo_e2e_s=options.promise.slo_e2e,
         )
-        measured = await runner.run(plan, on_progress=on_progress)
-        try:
-            return await asyncio.to_thread(self._result, options, offered, load, measured)
-        except Exception as error:
-            words = f"The load was made, and its figures could not be ({type(error).__name__}: {error})."
-            raise ResultFailed(self.ask.redactor().line(words), measured.records, self.secrets) from error
+        with keeping():
+            measured = await runner.run(plan, on_progress=on_progress)
+            redactor = Redactor(secrets_of(self.ask))
+            await asyncio.to_thread(redactor.records, measured.records)
+            try:
+                result = await asyncio.to_thread(self._result, options, offered, load, measured)
+                return replace(result, run=redactor.struct(result.run))
+            except Exception as error:
+                words = f"The load was made, and its figures could not be ({type(error).__name__}: {error})."
+                raise ResultFailed(redactor.line(words), measured.records) from error
 
     # -- before --------------------------------------------------------------------------------------------------------
 
@@ -195,8 +199,10 @@ class Tester:
             processes=options.client.processes,
             scrape_interval_s=None,
         )
-        measured = await runner.run(plan)
-        if measured.interrupted:
+        with keeping() as interrupts:
+            measured = await runner.run(plan)
+            interrupts.forget()
+        if measured.interrupted or interrupts.absorbed:
             raise KeyboardInterrupt
         ended = [record.ended_ns for record in measured.records if record.ok]
         if not ended:
@@ -214,7 +220,14 @@ class Tester:
         if isinstance(offered.load, ClosedLoad) and offered.load.at_least and not cut_short:
             load = _as_long_as_it_took(load, table)
         load.settings.update(_remarks(table, measured, options))
-        summary = summarise(table, load, slo, elapsed_s=until_s, rival_tools=options.rivals, bursts_s=offered.bursts_s)
+        summary = summarise(
+            table,
+            load,
+            slo,
+            elapsed_s=until_s,
+            rival_tools=options.rivals,
+            bursts_s=offered.bursts_s,
+        )
         client = client_figures(
             table,
             load,
@@ -227,7 +240,8 @@ class Tester:
         note(measured.environment, options.noted)
         run = Run(
             started_at=measured.started_at,
-            elapsed_s=measured.elapsed_s,
+            # An open loop may be over with its last answer, before the time in which no further request was due is.
+            elapsed_s=max(measured.elapsed_s, summary.window_s[1]),
             target=Target(url=address.url, endpoint=self.ask.endpoint, model=self.ask.model),
             load=load,
             slo=slo,
@@ -248,7 +262,7 @@ class Tester:
             interrupted=measured.interrupted,
             ended_early=measured.ended_early,
         )
-        return Result(run, measured.records, self.secrets)
+        return Result(run, measured.records)
 
 
 def check_tenants(keyed: Collection[str], tenants: Collection[str]) -> None:
@@ -305,11 +319,15 @@ def _remarks(table: RecordTable, measured: runner.Measured, options: Options) ->
         remarks["stopped"] = measured.degraded
     if failures := out_of_memory(table.records):
         remarks["out of memory"] = failures
-    if off := measured.off_lengths:
-        most = max(map(abs, off))
-        remarks["prompt lengths"] = (
-            f"{len(off):,} of {len(table):,} prompts could not be made as long as asked: off by up to {most} tokens"
+    if replaced := sum(record.replaced > 0 for record in table.records):
+        remarks["kept connections"] = (
+            f"{replaced:,} of {len(table):,} requests were sent a second time: the server closed the kept connection "
+            "that they went over"
         )
+    if retries := sum(record.retries for record in table.records):
+        again = sum(record.retries > 0 for record in table.records)
+        remarks["retries"] = f"{retries:,} after Retry-After, of {again:,} of {len(table):,} requests"
+    remarks |= length_remarks(table.records, measured.off_lengths, given=kind_of(options.text.prompts) == "given")
     told = [record for record in table.records if record.cached_tokens >= 0 and record.input_tokens > 0]
     if told:
         share = sum(record.cached_tokens for record in told) / sum(record.input_tokens for record in told)
@@ -324,14 +342,9 @@ def _remarks(table: RecordTable, measured: runner.Measured, options: Options) ->
 
 def _max_model_len(ask: Ask, tls: Tls) -> int | None:
     """The longest request, if the server's list of models tells."""
-    channel = side_channel(ask, tls)
+    channel = SideChannel.of(ask, tls, TIMEOUT_S)
     try:
-        told = channel.json(ask.address.path("/models"))
+        card = card_of(read_models(channel.json(ask.address.path("/models"))), ask.model)
     finally:
         channel.close()
-    cards = told.get("data") if isinstance(told, dict) else None
-    for card in cards if isinstance(cards, list) else ():
-        if isinstance(card, dict) and card.get("id") == ask.model:
-            longest = card.get("max_model_len")
-            return longest if isinstance(longest, int) and longest > 1 else None
-    return None
+    return card.max_model_len if card is not None else None

@@ -151,12 +151,6 @@ def shares_of(options: TextOptions, input_len: str, output_len: str) -> tuple[Sh
     return (Share("", 1.0, Independent(inputs, outputs)),)
 
 
-def longest(source: ItemSource, seed: int) -> Item | None:
-    """Of the first items, the one that takes the most tokens."""
-    seen: Iterable[Item] = islice(items(source, seed), LOOKED_AT)
-    return max(seen, key=lambda item: item.input_tokens + item.output_tokens, default=None)
-
-
 def _check_nothing_shared(options: TextOptions) -> None:
     if options.input_len:
         raise InvalidPlan("--input-len means nothing for given prompts: they are as long as they are.")

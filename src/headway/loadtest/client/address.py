@@ -114,6 +114,10 @@ class Tls:
     verify: bool = True
     ca_file: str | None = None
 
+    def context_for(self, address: Address) -> ssl.SSLContext | None:
+        """None where the address wants no TLS. Raises as `context` does."""
+        return self.context() if address.scheme == "https" else None
+
     def context(self) -> ssl.SSLContext:
         """Raises `InvalidPlan` when the file of certificates cannot be used."""
         try:

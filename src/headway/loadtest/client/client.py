@@ -5,12 +5,13 @@ from __future__ import annotations
 import asyncio
 from time import monotonic_ns
 
-from headway.loadtest.client.connection import Connection, Leftover, Pool
 from headway.loadtest.client.exchange import Exchange, OnEnd
+from headway.loadtest.client.leftover import Leftover
 from headway.loadtest.client.limits import NS_PER_S, Limits
 from headway.loadtest.client.recount import Recount
 from headway.loadtest.client.request import Ask
 from headway.loadtest.record import Record
+from headway.wire.http_connection import Connection, Pool
 
 SWEEP_S = 0.05
 
@@ -54,8 +55,7 @@ class Client:
 
     def leave(self, connection: Connection) -> None:
         """Its answer is whole but for the body's end: it serves again if that comes in time."""
-        leftover = connection.leave()
-        self._left[leftover] = monotonic_ns()
+        self._left[Leftover(connection)] = monotonic_ns()
 
     def tokens_in_flight(self) -> int:
         """Visible chunks of what has not ended: output that no ended record counts yet."""

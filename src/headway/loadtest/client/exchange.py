@@ -1,7 +1,7 @@
 """`Exchange`: one request from its sending to its one end, with the attempts that took.
 
-A connection that was kept open too long is replaced once, silently, as every HTTP client does; a refusal that says when
-to come again is obeyed if the run wants that. All else ends it.
+A kept connection that turns out to be closed is replaced once, as every HTTP client does, and the record counts it; a
+refusal that says when to come again is obeyed if the run wants that. All else ends it.
 
 A streamed answer ends with the last that it says: its [DONE], or what came last where there is none. How long the
 server holds the connection after that is no time of the answer: its slot is free `GRACE_S` later at the latest, which
@@ -18,11 +18,12 @@ from collections.abc import Callable
 from time import monotonic_ns
 from typing import TYPE_CHECKING
 
-from headway.loadtest.client.connection import Connection, NotHttp
 from headway.loadtest.client.limits import NS_PER_S
 from headway.loadtest.client.reading import Reading, error_text, read_whole
-from headway.loadtest.client.refusal import fate_of_status, retry_after_s
-from headway.loadtest.record import Fate, Record
+from headway.loadtest.client.refusal import fate_of_status, least_wait_s, retry_after_s
+from headway.loadtest.record import IN_ONE_PIECE, Fate, Record
+from headway.wire.http_client import STALE_NS
+from headway.wire.http_connection import Connection, Cut, Headers, HttpFault, NotHttp
 
 if TYPE_CHECKING:
     from headway.loadtest.client.client import Client
@@ -39,7 +40,7 @@ OnEnd = Callable[[Record, int], None]
 
 
 class Exchange:
-    """The `Call` of a connection. `on_end` is called exactly once, when the record is complete."""
+    """The `Receiver` of a connection. `on_end` is called exactly once, when the record is complete."""
 
     __slots__ = (
         "_body",
@@ -48,7 +49,7 @@ class Exchange:
         "_grace",
         "_on_end",
         "_request",
-        "_stale_replaced",
+        "_sent_ns",
         "_task",
         "_timer",
         "ended",
@@ -66,7 +67,7 @@ class Exchange:
         self._timer: asyncio.TimerHandle | None = None  # that waits to send again
         self._grace: asyncio.TimerHandle | None = None  # that waits for the end of the body after the last word
         self._body = bytearray()
-        self._stale_replaced = False
+        self._sent_ns = 0  # this attempt
         self.record = record
         self.reading: Reading | None = None
         self.reused = False
@@ -77,7 +78,6 @@ class Exchange:
     def send(self) -> None:
         """An attempt; what the one before it was answered is forgotten now, not while this one is waited for."""
         self._timer = None
-        self._stale_replaced = False
         self.record.headers_ns, self.record.status = -1, 0
         connection = self._client.pool.take()
         if connection is None:
@@ -88,39 +88,42 @@ class Exchange:
     def _connect(self) -> None:
         self._task = self._client.pool.open(self._connected)
 
-    def _connected(self, got: Connection | Exception) -> None:
+    def _connected(self, got: Connection | HttpFault) -> None:
         self._task = None
-        if isinstance(got, Exception):
-            self._end(Fate.CONNECTION, describe(got))
+        if isinstance(got, HttpFault):
+            self._end(Fate.CONNECTION, _words_of(got))
+        elif self.ended:
+            got.close()
         else:
             self._carried_by(got)
 
     def _carried_by(self, connection: Connection) -> None:
         self._connection = connection
+        self._sent_ns = monotonic_ns()
         connection.carry(self, self._request)
 
     # -- what the connection tells -------------------------------------------------------------------------------------
 
-    def head(self, status: int, headers: dict[bytes, bytes], now_ns: int) -> None:
-        record, ask = self.record, self._client.ask
+    def on_head(self, status: int, headers: Headers, now_ns: int) -> None:
+        record, ask, told = self.record, self._client.ask, dict(headers)
         record.headers_ns = now_ns - self._client.zero_ns
         record.status = status
-        record.server_timing = headers.get(b"server-timing", b"").decode("latin-1")
+        record.server_timing = told.get(b"server-timing", b"").decode("latin-1")
         self._body = bytearray()
         if not 200 <= status < 300:
-            record.retry_after_s = retry_after_s(headers)
+            record.retry_after_s = retry_after_s(told)
             if 300 <= status < 400:
-                self._body += b"redirected to " + headers.get(b"location", b"nowhere")
+                self._body += b"redirected to " + told.get(b"location", b"nowhere")
             return
         self._request = b""  # it will not be sent again
-        encoding = headers.get(b"content-encoding", b"identity")
+        encoding = told.get(b"content-encoding", b"identity")
         if encoding.lower() != b"identity":
             words = f"the answer is compressed ({encoding.decode('latin-1')}), which was not asked for"
             self._end(Fate.SERVER_ERROR, words, now_ns)
-        elif ask.stream and b"application/json" not in headers.get(b"content-type", b"").lower():
+        elif ask.stream and b"application/json" not in told.get(b"content-type", b"").lower():
             self.reading = Reading(record, choices=ask.choices, keep_text=self._client.recount is not None)
 
-    def body(self, data: bytes, now_ns: int) -> None:
+    def on_body(self, data: bytes, now_ns: int) -> None:
         reading = self.reading
         if reading is None:
             status = self.record.status
@@ -137,7 +140,7 @@ class Exchange:
         elif reading.finished:
             self._client.linger(self, now_ns)
 
-    def complete(self, now_ns: int) -> None:
+    def on_complete(self, now_ns: int) -> None:
         self._connection = None  # it is in the pool again, or closed
         if self.reading is not None:
             self._judge(now_ns)
@@ -146,22 +149,23 @@ class Exchange:
         else:
             self._refused(now_ns)
 
-    def broken(self, reason: Exception | None, now_ns: int, *, answered: bool) -> None:
+    def on_broken(self, fault: HttpFault, now_ns: int, *, answered: bool) -> None:
         self._connection = None
-        if not answered and self.reused and not self._stale_replaced:
-            self._stale_replaced = True
-            self._connect()
+        # One that breaks later had been read: the server has worked on it, and a second time would hide that it failed.
+        if self.reused and not answered and now_ns - self._sent_ns < STALE_NS:
+            self.record.replaced += 1
+            self._connect()  # no kept one, so this happens once
             return
-        if isinstance(reason, NotHttp):
-            self._end(Fate.SERVER_ERROR, str(reason), now_ns)
+        if isinstance(fault, NotHttp):
+            self._end(Fate.SERVER_ERROR, str(fault), now_ns)
         elif self.record.headers_ns < 0 or self.record.status == 0:
-            self._end(Fate.CONNECTION, f"{describe(reason)} before an answer", now_ns)
+            self._end(Fate.CONNECTION, f"{_words_of(fault)} before an answer", now_ns)
         elif self.reading is not None:
             if not self.reading.finished:
-                self.reading.fail(f"stream ended early: {describe(reason)}")
+                self.reading.fail(f"stream ended early: {_words_of(fault)}")
             self._judge(now_ns)
         elif 200 <= self.record.status < 300:
-            self._end(Fate.SERVER_ERROR, f"the answer was cut off: {describe(reason)}", now_ns)
+            self._end(Fate.SERVER_ERROR, f"the answer was cut off: {_words_of(fault)}", now_ns)
         else:
             self._refused(now_ns)
 
@@ -208,7 +212,7 @@ class Exchange:
     def _whole(self, now_ns: int) -> None:
         wrong, text = read_whole(self.record, bytes(self._body))
         if not wrong and self._client.ask.stream:
-            self._end(Fate.OK, "no stream: the server answered in one piece", now_ns, text)
+            self._end(Fate.OK, IN_ONE_PIECE, now_ns, text)
         else:
             self._end(Fate.SERVER_ERROR if wrong else Fate.OK, wrong, now_ns, text)
 
@@ -219,6 +223,7 @@ class Exchange:
         wait_s = record.retry_after_s
         if fate is Fate.LIMITED and limits.respect_retry_after and wait_s >= 0 and not self._client.closing:
             used_s = (now_ns - self._client.zero_ns - record.sent_ns) / NS_PER_S
+            wait_s = max(wait_s, least_wait_s(record.retries))
             if used_s + wait_s < limits.timeout_s:
                 record.error = self._client.redact(words)
                 record.retries += 1
@@ -257,6 +262,12 @@ class Exchange:
         self._request, self._body = b"", bytearray()
         client.forget(self)
         self._on_end(record, record.ended_ns if free_ns is None else free_ns - client.zero_ns)
+
+
+def _words_of(fault: HttpFault) -> str:
+    """The system's own error, where there is one."""
+    cause = fault.__cause__
+    return describe(cause) if isinstance(cause, Exception) else describe(None if isinstance(fault, Cut) else fault)
 
 
 def describe(reason: Exception | None) -> str:

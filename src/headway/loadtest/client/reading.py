@@ -7,13 +7,14 @@ when it is known how the server counts.
 from __future__ import annotations
 
 from array import array
+from collections.abc import Iterable
 from typing import Annotated, Any
 
 import msgspec
 
 from headway.loadtest.client.shares import Shares, shares
 from headway.loadtest.record import CountedBy, Fate, Record
-from headway.wire.sse import EventParser
+from headway.wire.sse import Event, EventParser
 
 MAX_GAP_TOKENS = 65_535
 MAX_EVENT_BYTES = 16 * 1024 * 1024
@@ -21,6 +22,7 @@ MAX_EVENT_BYTES = 16 * 1024 * 1024
 # hundred, with the probabilities of twenty other tokens some thousand.
 MAX_STREAM_BYTES = 64 * 1024 * 1024
 MAX_TOKEN_BYTES = 8 * 1024
+GIVEN_UP = {"error", "abort", "aborted"}  # finish reasons of vLLM, SGLang and others for their own failures
 NOT_DONE = "the stream ended without [DONE]"
 CUT_OFF = "stream ended early: neither a finish reason nor [DONE]"
 
@@ -169,11 +171,14 @@ class Reading:
         if self._open_bytes > MAX_EVENT_BYTES:
             self.fail(f"an event is longer than {MAX_EVENT_BYTES // 2**20} MB", Fate.TOO_LONG)
         for parsed in events_read:
-            if parsed.event == "error":
-                self.fail(f"error event: {error_text(parsed.data)}")
-            else:
-                self._event(parsed.data.encode(), now_ns)
+            self._parsed(parsed, now_ns)
         self._clean = data.endswith(b"\n\n")  # a blank line ended it: an event was dispatched, no field is pending
+
+    def _parsed(self, parsed: Event, now_ns: int) -> None:
+        if parsed.event != "error":
+            self._event(parsed.data.encode(), now_ns)
+        elif not self.done:  # after [DONE] it counts no more than if it had come in a later read
+            self.fail(f"error event: {error_text(parsed.data)}")
 
     def fail(self, error: str, fate: Fate = Fate.SERVER_ERROR) -> None:
         """The first reason is the one that is told."""
@@ -250,6 +255,8 @@ class Reading:
         """The body has ended: was that the end of the answer? `failed` and `error` tell."""
         if not self.finished:
             self.fail(CUT_OFF)
+        elif broken := broken_off(self._finish_reasons.values()):
+            self.fail(broken)
         elif not self.done and not self.failed:
             self.error = NOT_DONE
 
@@ -309,6 +316,12 @@ def _text(value: Any) -> str:
     return ""
 
 
+def broken_off(finish_reasons: Iterable[str]) -> str:
+    """What is wrong with an answer that the server says it gave up; empty where it did not."""
+    given_up = next((reason for reason in finish_reasons if reason.lower() in GIVEN_UP), "")
+    return f"the server gave the answer up: finish_reason {given_up}" if given_up else ""
+
+
 def note_input(record: Record, usage: _Usage | None) -> None:
     if usage is None:
         return
@@ -334,6 +347,8 @@ def read_whole(record: Record, body: bytes) -> tuple[str, str]:
         record.output_tokens, record.counted = answer.usage.completion_tokens, CountedBy.USAGE
     reasons = [str(choice.finish_reason) for choice in answer.choices if choice.finish_reason]
     record.finish_reason = ",".join(dict.fromkeys(reasons))
+    if broken := broken_off(reasons):
+        return broken, ""
     texts = [choice.text or (_words_of(choice.message)[0] if choice.message else "") for choice in answer.choices]
     return "", "".join(texts)
 

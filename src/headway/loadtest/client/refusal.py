@@ -9,6 +9,14 @@ from email.utils import parsedate_to_datetime
 
 from headway.loadtest.record import Fate
 
+# A server that says "at once" and refuses again is not to be flooded; one that says a second or more is believed.
+LEAST_WAIT_S, MOST_LEAST_WAIT_S = 0.1, 1.0
+
+
+def least_wait_s(retries: int) -> float:
+    """How long is waited whatever the server says, after so many retries of this request: each time twice as long."""
+    return float(min(LEAST_WAIT_S * 2 ** min(retries, 16), MOST_LEAST_WAIT_S))
+
 
 def retry_after_s(headers: Mapping[bytes, bytes]) -> float:
     """From `retry-after-ms` or `Retry-After` (seconds or a date); -1 where neither says anything usable."""

@@ -8,7 +8,7 @@ formula is written with an apostrophe before it, which the reader takes off.
 from __future__ import annotations
 
 import csv
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TextIO
@@ -133,13 +133,15 @@ COLUMNS: tuple[_Column, ...] = (
     ),
     _text("server_timing", "the response's Server-Timing header"),
     _text("error", "the server's or the system's words"),
+    _number("replaced", "times it was sent again because the kept connection it went over turned out to be closed"),
 )
 HEADER = tuple(column.name for column in COLUMNS)
+_SINCE_ALWAYS = HEADER[: HEADER.index("replaced")]  # older files end here
 
 
-def write_records(out: TextIO, records: Sequence[Record], *, secrets: Collection[str] = ()) -> None:
+def write_records(out: TextIO, records: Sequence[Record]) -> None:
     """In order of schedule. `out` is opened with `newline=""`."""
-    clean = Redactor(secrets).text
+    clean = Redactor().text
     writer = csv.writer(_Lines(out))
     writer.writerow(HEADER)
     table = tabulate(records)
@@ -166,7 +168,7 @@ _TEXTS = tuple(HEADER.index(name) for name in ("kind", "tenant", "finish_reason"
 
 def is_records(head: bytes) -> bool:
     """Whether a file that begins so is one of these."""
-    return head.startswith(",".join(HEADER).encode())
+    return head.startswith(",".join(_SINCE_ALWAYS).encode())
 
 
 def load_records(path: Path) -> list[Line]:
@@ -200,7 +202,7 @@ def read_records(text: TextIO, name: str) -> Iterator[Line]:
 def _check_header(header: Sequence[str], name: str) -> None:
     if not header:
         raise ReportError(f"{name}: the file is empty; a CSV of `headway bench` begins with a line of column names")
-    if missing := [column for column in HEADER if column not in header]:
+    if missing := [column for column in _SINCE_ALWAYS if column not in header]:
         raise ReportError(
             f"{name}:1: no column {', '.join(missing[:5])}{' …' * (len(missing) > 5)}: this is no CSV of "
             "`headway bench`, or another version's"
@@ -212,7 +214,7 @@ def _check_header(header: Sequence[str], name: str) -> None:
 def _line(cells: dict[str, str], place: str) -> Line:
     values: dict[str, object] = {}
     for column in COLUMNS:
-        if column.read is not None:
+        if column.read is not None and column.name in cells:
             try:
                 values[column.field or column.name] = column.read(cells[column.name])
             except ValueError as error:

@@ -132,7 +132,7 @@ def load_unit(run: Run) -> str:
 
 # What ends a search and says nothing about the server: its border was not found.
 NOT_THE_SERVERS = {
-    "client": "This machine was the limit, not the server: use --processes, or a faster machine.",
+    "client": "This machine was the limit, not the server: its runs say what to do (--processes, or less on it).",
     "limit": "The search's own limit was reached, not the server's: raise --highest or --most-probes.",
 }
 

@@ -11,7 +11,6 @@ from typing import TypeVar
 from headway.loadtest.compare import Comparison
 from headway.loadtest.probe import Requirements
 from headway.loadtest.record import Record
-from headway.loadtest.redact import Redactor
 from headway.loadtest.report import circumstances, curve, figures, tables, versus
 from headway.loadtest.report.bins import time_bins, token_times
 from headway.loadtest.report.columns import columns
@@ -27,9 +26,8 @@ Part = TypeVar("Part")
 # -- one run ---------------------------------------------------------------------------------------------------------
 
 
-def run_page(run: Run, records: Sequence[Record], *, rivals: Sequence[str] = (), secrets: Collection[str] = ()) -> str:
+def run_page(run: Run, records: Sequence[Record], *, rivals: Sequence[str] = ()) -> str:
     """`records`: all of the run's; figures say how they chose among them. `rivals`: tools whose terms are shown too."""
-    run = Redactor(secrets).struct(run)
     word = run.verdict.name
     return render(
         Page(
@@ -123,21 +121,17 @@ def _foot(run: Run) -> str:
 # -- several runs ----------------------------------------------------------------------------------------------------
 
 
-def sweep_page(labelled: Sequence[tuple[str, Run]], *, secrets: Collection[str] = ()) -> str:
+def sweep_page(labelled: Sequence[tuple[str, Run]]) -> str:
     """Throughput against p99, and a line a run. The first run tells the server and the settings."""
-    redactor = Redactor(secrets)
-    clean = [(redactor.text(label), redactor.struct(run)) for label, run in labelled]
-    swept = curve.of_runs(clean)
+    swept = curve.of_runs(labelled)
     valid = sum(point.verdict == Word.VALID for point in swept.points)
-    tone = "good" if valid == len(clean) else "warn"
-    banner = Banner(tone, count(len(clean), "run"), f"{valid} of {len(clean)} are VALID.")
-    return _several_page("Sweep", clean[0][1], swept, banner)
+    tone = "good" if valid == len(labelled) else "warn"
+    banner = Banner(tone, count(len(labelled), "run"), f"{valid} of {len(labelled)} are VALID.")
+    return _several_page("Sweep", labelled[0][1], swept, banner)
 
 
-def stable_page(found: Stable, run: Run, *, wanted: Requirements | None = None, secrets: Collection[str] = ()) -> str:
+def stable_page(found: Stable, run: Run, *, wanted: Requirements | None = None) -> str:
     """The stable region. `run` is any of the search's: it tells the promises, the server and the settings."""
-    redactor = Redactor(secrets)
-    found, run = redactor.struct(found), redactor.struct(run)
     probed = curve.of_stable(found, run, wanted or Requirements())
     return _several_page(
         "Stable region", run, probed, Banner(*curve.stable_headline(found, run, wanted or Requirements()))
@@ -161,12 +155,8 @@ def _several_page(title: str, run: Run, swept: curve.Curve, banner: Banner) -> s
     )
 
 
-def compare_page(
-    a: Run, b: Run, found: Comparison, *, varied: Collection[str] = (), secrets: Collection[str] = ()
-) -> str:
+def compare_page(a: Run, b: Run, found: Comparison, *, varied: Collection[str] = ()) -> str:
     """Run `b` against run `a`. `varied` as it was given to `compare`."""
-    redactor = Redactor(secrets)
-    a, b, found = redactor.struct(a), redactor.struct(b), redactor.struct(found)
     tone, word, meaning = versus.headline(found, varied)
     return render(
         Page(

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Collection
 from pathlib import Path
 from typing import Any
 
@@ -27,9 +26,9 @@ class _Version(msgspec.Struct):
     schema_version: int | None = None
 
 
-def run_bytes(run: Run, *, secrets: Collection[str] = ()) -> bytes:
+def run_bytes(run: Run) -> bytes:
     """The file's content. The version stands first."""
-    fields: dict[str, Any] = msgspec.structs.asdict(Redactor(secrets).struct(run))
+    fields: dict[str, Any] = msgspec.structs.asdict(Redactor().struct(run))
     ordered = {"schema_version": fields.pop("schema_version"), **fields}
     lines = (b"%b: %b" % (msgspec.json.encode(name), msgspec.json.encode(value)) for name, value in ordered.items())
     return b"{\n" + b",\n".join(lines) + b"\n}\n"
@@ -70,7 +69,7 @@ def parse_run(content: bytes, name: str) -> Run:
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
         raise ReportError(f"{name}: not whole JSON{_line_of(content, str(error))}: {error}. {AGAIN}") from error
     _check_signals(run, name)
-    return run
+    return Redactor().struct(run)  # whoever wrote it
 
 
 def _with_field(message: str) -> str:

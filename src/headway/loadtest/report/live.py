@@ -5,7 +5,7 @@ Nothing here runs by itself: drawing costs the process that makes the load, so i
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 
@@ -13,7 +13,6 @@ from rich.console import Console
 from rich.live import Live
 from rich.text import Text
 
-from headway.loadtest.redact import Redactor
 from headway.loadtest.report.wording import clock, count, duration, printable, significant
 from headway.loadtest.runner.progress import Progress
 
@@ -40,40 +39,31 @@ Report = Callable[[Progress], None]
 
 
 @contextmanager
-def shown(
-    aim: Aim, *, quiet: bool = False, console: Console | None = None, secrets: Collection[str] = ()
-) -> Iterator[Report]:
+def shown(aim: Aim, *, console: Console | None = None) -> Iterator[Report]:
     """Gives the function to be told of progress; two calls a second are plenty."""
     out = console or Console(stderr=True)
-    clean = Redactor(secrets).text
-    if quiet:
-        yield _nothing
-    elif out.is_terminal and not out.is_dumb_terminal:
+    if out.is_terminal and not out.is_dumb_terminal:
         # rich would redraw in a thread of its own, which takes time from the load at moments that nobody chose.
         with Live(console=out, auto_refresh=False, transient=True) as live:
-            yield lambda progress: live.update(drawn(progress, aim, clean), refresh=True)
+            yield lambda progress: live.update(drawn(progress, aim), refresh=True)
     else:
-        yield _lines(out, aim, clean)
+        yield _lines(out, aim)
 
 
-def _nothing(progress: Progress) -> None:
-    """What --quiet shows."""
-
-
-def _lines(out: Console, aim: Aim, clean: Callable[[str], str]) -> Report:
+def _lines(out: Console, aim: Aim) -> Report:
     told_s = float("-inf")
 
     def report(progress: Progress) -> None:
         nonlocal told_s
         if progress.elapsed_s - told_s >= EVERY_S:
             told_s = progress.elapsed_s
-            parts = [position(progress, aim), *figures(progress), *troubles(progress, clean)]
+            parts = [position(progress, aim), *figures(progress), *troubles(progress)]
             out.print(Text(" · ".join(parts)), soft_wrap=True)
 
     return report
 
 
-def drawn(progress: Progress, aim: Aim, clean: Callable[[str], str] = str) -> Text:
+def drawn(progress: Progress, aim: Aim) -> Text:
     """A bar with the position; below it the figures, and what went wrong if anything did."""
     text = Text(no_wrap=True, overflow="ellipsis")
     ratio = aim.reached(progress)
@@ -81,7 +71,7 @@ def drawn(progress: Progress, aim: Aim, clean: Callable[[str], str] = str) -> Te
         filled = round(ratio * BAR_CELLS)
         text.append("━" * filled, style="cyan").append("━" * (BAR_CELLS - filled), style="dim").append("  ")
     text.append(position(progress, aim)).append("\n").append(" · ".join(figures(progress)))
-    if wrong := troubles(progress, clean):
+    if wrong := troubles(progress):
         text.append("\n").append(" · ".join(wrong), style="red")
     return text
 
@@ -108,9 +98,9 @@ def figures(progress: Progress) -> list[str]:
     return parts
 
 
-def troubles(progress: Progress, clean: Callable[[str], str]) -> list[str]:
+def troubles(progress: Progress) -> list[str]:
     parts = [f"{progress.limited:,} limited"] if progress.limited else []
     if progress.errors:
-        last = f", last: {printable(clean(progress.last_error), MAX_ERROR)}" if progress.last_error else ""
+        last = f", last: {printable(progress.last_error, MAX_ERROR)}" if progress.last_error else ""
         parts.append(f"{count(progress.errors, 'error')}{last}")
     return parts

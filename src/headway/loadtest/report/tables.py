@@ -134,7 +134,7 @@ def percentile_cell(found: Distribution, key: str, factor: float, limit_s: float
     over = "bad" if tone(interval, limit_s) == "bad" else ""
     if interval.value is None:  # it lies among those that nobody waited for
         return Cell(within(interval, factor) + "!" * bool(over), tone=over)
-    return Cell(significant(interval.value * factor) + "!" * bool(over), within(interval, factor), over)
+    return Cell(significant(interval.value * factor) + "!" * bool(over), within(interval, factor) or TOO_SMALL, over)
 
 
 def tone(interval: Interval | None, limit_s: float | None) -> str:
@@ -345,7 +345,17 @@ def rivals(run: Run, tool: str) -> Table | None:
 
 
 # Settings that are no choice of the user's but what came of them: a reader should not have to look for these.
-REMARKS = ("stopped", "out of memory", "prompt lengths", "input found in the server's cache", "client", "server")
+REMARKS = (
+    "stopped",
+    "out of memory",
+    "kept connections",
+    "retries",
+    "prompt lengths",
+    "output lengths",
+    "input found in the server's cache",
+    "client",
+    "server",
+)
 
 
 def notes(run: Run) -> tuple[str, ...]:

@@ -13,7 +13,6 @@ from rich.text import Text
 
 from headway.loadtest.compare import Comparison
 from headway.loadtest.probe import Requirements
-from headway.loadtest.redact import Redactor
 from headway.loadtest.report import circumstances, curve, tables, versus
 from headway.loadtest.report.tables import Cell, Table
 from headway.loadtest.report.wording import printable
@@ -24,11 +23,9 @@ STYLES = {"bad": "red", "good": "green", "quiet": "dim", "": ""}
 TONE_STYLES = {"good": "bold green", "warn": "bold yellow", "bad": "bold red"}
 
 
-def print_run(
-    run: Run, *, console: Console | None = None, rivals: Sequence[str] = (), secrets: Collection[str] = ()
-) -> None:
+def print_run(run: Run, *, console: Console | None = None, rivals: Sequence[str] = ()) -> None:
     """`rivals`: tools whose own figures are shown beside ours (`--as`). rich itself heeds NO_COLOR and pipes."""
-    _print(console, [report(Redactor(secrets).struct(run), rivals)])
+    _print(console, [report(run, rivals)])
 
 
 def report(run: Run, rivals: Sequence[str] = ()) -> RenderableType:
@@ -131,35 +128,22 @@ def _text(cell: Cell, joint: str = "") -> Text:
 # -- several runs ----------------------------------------------------------------------------------------------------
 
 
-def print_sweep(
-    labelled: Sequence[tuple[str, Run]], *, console: Console | None = None, secrets: Collection[str] = ()
-) -> None:
-    redactor = Redactor(secrets)
-    swept = curve.of_runs([(redactor.text(label), redactor.struct(run)) for label, run in labelled])
+def print_sweep(labelled: Sequence[tuple[str, Run]], *, console: Console | None = None) -> None:
+    swept = curve.of_runs(labelled)
     _print(console, [draw(curve.table(swept)), *map(paragraph, curve.remarks(swept))])
 
 
 def print_stable(
-    found: Stable,
-    run: Run,
-    *,
-    wanted: Requirements | None = None,
-    console: Console | None = None,
-    secrets: Collection[str] = (),
+    found: Stable, run: Run, *, wanted: Requirements | None = None, console: Console | None = None
 ) -> None:
     """`run` is any of the search's: it tells the promises and the unit of the load."""
-    redactor = Redactor(secrets)
-    found, run = redactor.struct(found), redactor.struct(run)
     tone, word, sentence, evidence = curve.stable_headline(found, run, wanted or Requirements())
     probed = curve.of_stable(found, run, wanted or Requirements())
     head = banner(TONE_STYLES[tone], word, sentence, evidence)
     _print(console, [head, draw(curve.table(probed)), *map(paragraph, curve.remarks(probed))])
 
 
-def print_comparison(
-    found: Comparison, *, varied: Collection[str] = (), console: Console | None = None, secrets: Collection[str] = ()
-) -> None:
-    found = Redactor(secrets).struct(found)
+def print_comparison(found: Comparison, *, varied: Collection[str] = (), console: Console | None = None) -> None:
     tone, word, sentence = versus.headline(found, varied)
     parts = [versus.differences(found), versus.settings(found)]
     head = banner(TONE_STYLES[tone], word, sentence, versus.obstacles(found, varied))

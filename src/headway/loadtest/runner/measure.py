@@ -18,7 +18,7 @@ from time import monotonic_ns
 from typing import Any
 
 from headway.loadtest.client.client import Client
-from headway.loadtest.client.connection import Pool
+from headway.loadtest.client.inbox import Inbox
 from headway.loadtest.client.limits import NS_PER_S
 from headway.loadtest.client.recount import Recount
 from headway.loadtest.client.request import RequestWriter
@@ -30,6 +30,7 @@ from headway.loadtest.runner.pace import ClosedPace, OpenPace, Pace
 from headway.loadtest.runner.plan import ClosedLoad, OpenLoad, Plan, read
 from headway.loadtest.runner.progress import Tally, Tick
 from headway.loadtest.side.reach import reach
+from headway.wire.http_connection import Pool, Server
 
 LAG_SAMPLE_NS = 10_000_000
 CHECK_S = 0.25
@@ -42,8 +43,9 @@ class Part:
     """What one process measured."""
 
     records: list[Record]
-    cpu_s: float = 0.0  # of this process from the first request due to the last one's end
-    cpu_ratio: float = 0.0  # CPU seconds per second in that time, or while requests were offered: whichever is more
+    # CPU seconds per second from the first request due to the last one's end, or while requests were offered:
+    # whichever is more.
+    cpu_ratio: float = 0.0
     loop_lag_ns: array[int] = field(default_factory=lambda: array("q"))
     connections: int = 0  # that were opened
     ended_early: str = ""  # why, if it was
@@ -74,10 +76,11 @@ class Measurement:
         """Everything that takes time: the address, the first prompts. Raises `LoadTestError`s."""
         plan, loop = self._plan, asyncio.get_running_loop()
         _raise_file_limit()
-        tls = plan.tls.context() if plan.ask.address.scheme == "https" else None
-        address = await reach(plan.ask.address, tls, plan.limits.connect_timeout_s)
+        tls = plan.tls.context_for(plan.ask.address)
+        host, port = await reach(plan.ask.address, tls, plan.limits.connect_timeout_s)
         recount = None if plan.count_tokens is None else Recount(plan.count_tokens)
-        pool = Pool(loop, address, tls, plan.ask.address.host, plan.limits.connect_timeout_s)
+        server = Server(host, port, tls, plan.ask.address.host)  # an address already: no look-up may delay a request
+        pool = Pool(server, connect_timeout_s=plan.limits.connect_timeout_s, inbox=Inbox(loop))
         self._client = Client(loop, pool, plan.ask, plan.limits, recount)
         writer = RequestWriter(plan.ask)
         load = plan.load
@@ -133,8 +136,7 @@ class Measurement:
                 await self._offered.wait()
                 part.cpu_ratio = (time.process_time() - cpu_s) / _since_s(zero_ns)
                 await self._drain()
-                part.cpu_s = time.process_time() - cpu_s
-                part.cpu_ratio = max(part.cpu_ratio, part.cpu_s / _since_s(zero_ns))
+                part.cpu_ratio = max(part.cpu_ratio, (time.process_time() - cpu_s) / _since_s(zero_ns))
                 part.loop_lag_ns = lag.close()
         finally:
             lag.close()

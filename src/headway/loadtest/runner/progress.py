@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterable
 from dataclasses import dataclass
 
 import msgspec
@@ -113,18 +112,18 @@ class Meter:
     def counts(self, elapsed_s: float) -> Counts:
         return Counts(
             at_s=elapsed_s,
-            sent=self._sum(tick.sent for tick in self._ticks),
-            in_flight=self._sum(tick.in_flight for tick in self._ticks),
-            ok=self._sum(tick.ok for tick in self._ticks),
-            failed=self._sum(tick.failed + tick.limited for tick in self._ticks),
-            late=self._sum(tick.late for tick in self._ticks),
+            sent=sum(tick.sent for tick in self._ticks),
+            in_flight=sum(tick.in_flight for tick in self._ticks),
+            ok=sum(tick.ok for tick in self._ticks),
+            failed=sum(tick.failed + tick.limited for tick in self._ticks),
+            late=sum(tick.late for tick in self._ticks),
         )
 
     def progress(self, elapsed_s: float) -> Progress:
-        ok = self._sum(tick.ok for tick in self._ticks)
-        tokens = self._sum(tick.output_tokens for tick in self._ticks)
-        limited = self._sum(tick.limited for tick in self._ticks)
-        errors = self._sum(tick.failed for tick in self._ticks)
+        ok = sum(tick.ok for tick in self._ticks)
+        tokens = sum(tick.output_tokens for tick in self._ticks)
+        limited = sum(tick.limited for tick in self._ticks)
+        errors = sum(tick.failed for tick in self._ticks)
         self._past.append((elapsed_s, ok, tokens))
         while len(self._past) > 1 and self._past[0][0] < elapsed_s - RECENT_S:
             self._past.popleft()
@@ -137,8 +136,8 @@ class Meter:
         return Progress(
             elapsed_s=elapsed_s,
             offering=any(tick.offering for tick in self._ticks),
-            sent=self._sum(tick.sent for tick in self._ticks),
-            in_flight=self._sum(tick.in_flight for tick in self._ticks),
+            sent=sum(tick.sent for tick in self._ticks),
+            in_flight=sum(tick.in_flight for tick in self._ticks),
             done=ok + limited + errors,
             limited=limited,
             errors=errors,
@@ -148,7 +147,3 @@ class Meter:
             recent_ttft_p99_s=p99,
             last_error=next((tick.last_error for tick in self._ticks if tick.last_error), ""),
         )
-
-    @staticmethod
-    def _sum(counts: Iterable[int]) -> int:
-        return sum(counts)

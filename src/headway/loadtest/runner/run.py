@@ -6,11 +6,8 @@ measured = await run(plan, on_progress=show)
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import datetime as dt
-import signal
-import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from time import monotonic_ns
@@ -19,6 +16,7 @@ from headway.loadtest.client.limits import NS_PER_S
 from headway.loadtest.record import Record
 from headway.loadtest.result import Environment, Signals
 from headway.loadtest.runner.degraded import Degraded
+from headway.loadtest.runner.interrupts import Interrupts, keeping
 from headway.loadtest.runner.measure import CHECK_S, Measurement, Part
 from headway.loadtest.runner.plan import Plan
 from headway.loadtest.runner.processes import NoteTick, Processes
@@ -29,7 +27,6 @@ from headway.loadtest.side.scrape import Scraper, channel_of
 
 OnProgress = Callable[[Progress], None]
 START_IN_NS = 100_000_000
-_SIGNALS = (signal.SIGINT, signal.SIGTERM)
 
 
 @dataclass(slots=True)
@@ -44,7 +41,6 @@ class Measured:
     records: list[Record] = field(repr=False)
     processes: int  # that made the load
     cpu_ratio: float  # of the busiest: CPU seconds per second
-    cpu_s: float  # of all, from the first request due to the end
     loop_lags_s: list[float] = field(repr=False)  # of the busiest: how late its event loop was, sampled
     connections: int  # that were opened
     signals: Signals = field(repr=False)
@@ -62,7 +58,7 @@ async def run(plan: Plan, *, on_progress: OnProgress | None = None) -> Measured:
     `ClientFailed`, for a defect of the load tester.
 
     Ctrl-C (and SIGTERM) ends the offering and waits a little for what is under way; a second one does not wait. What
-    was measured is returned.
+    was measured is returned. Inside `keeping()` what follows loses nothing to a third.
     """
     return await Runner(plan, on_progress=on_progress).run()
 
@@ -75,7 +71,7 @@ class Runner:
         self._on_progress = on_progress
         self._stops = 0
         self._degraded = ""
-        self._body: _Here | _Apart | None = None
+        self._body: _Here | Processes | None = None
         self._asking: asyncio.Task[tuple[Environment, Scraper | None]] | None = None
 
     def stop(self) -> None:
@@ -86,13 +82,17 @@ class Runner:
             self._body.stop()
 
     async def run(self) -> Measured:
-        body = self._body = _Here(self._plan) if self._plan.processes == 0 else _Apart(self._plan)
+        with keeping() as interrupts:
+            return await self._run(interrupts)
+
+    async def _run(self, interrupts: Interrupts) -> Measured:
+        body = self._body = _Here(self._plan) if self._plan.processes == 0 else Processes(self._plan)
         meter = _Shown(self._on_progress, body.number, self._enough if self._plan.stop_when_degraded else None)
         scraper: Scraper | None = None
         for _ in range(self._stops):  # that came before there was anything to stop
             body.stop()
         try:
-            with self._interruptible():
+            with interrupts.ending(self.stop):
                 await body.prepare()
                 environment, scraper = await self._asked()
                 # Far enough ahead that every process has the order by then.
@@ -130,9 +130,9 @@ class Runner:
         plan = self._plan
         if plan.scrape_interval_s is None:
             return Environment(model=plan.ask.model, client=client_facts()), None
-        channel, paths = channel_of(plan)
-        scraper = Scraper(channel, paths, plan.scrape_interval_s)
-        sample = next(filter(None, (scraper.ask() for _ in range(len(paths)))), None)
+        channel, places = channel_of(plan.ask, plan.tls, plan.metrics_url)
+        scraper = Scraper(channel, places, plan.scrape_interval_s)
+        sample = next(filter(None, (scraper.ask() for _ in range(len(places)))), None)
         address = plan.ask.address
         return environment_of(channel, address.root, address.base, plan.ask.model, sample), scraper
 
@@ -149,7 +149,6 @@ class Runner:
             records=records,
             processes=len(parts),
             cpu_ratio=busiest.cpu_ratio,
-            cpu_s=sum(part.cpu_s for part in parts),
             loop_lags_s=[lag_ns / NS_PER_S for lag_ns in busiest.loop_lag_ns],
             connections=sum(part.connections for part in parts),
             signals=signals,
@@ -161,23 +160,6 @@ class Runner:
             client_failed=any(part.client_failed for part in parts),
             notes=list(dict.fromkeys(note for part in parts for note in part.notes)),
         )
-
-    @contextlib.contextmanager
-    def _interruptible(self) -> Iterator[None]:
-        """While it is open, the signals that end a program end the load instead."""
-        loop = asyncio.get_running_loop()
-        if threading.current_thread() is not threading.main_thread():
-            yield
-            return
-        earlier = {number: handler for number in _SIGNALS if (handler := signal.getsignal(number)) is not None}
-        for number in earlier:
-            loop.add_signal_handler(number, self.stop)
-        try:
-            yield
-        finally:
-            for number, handler in earlier.items():
-                loop.remove_signal_handler(number)
-                signal.signal(number, handler)
 
 
 class _Shown:
@@ -246,23 +228,3 @@ class _Here:
 
     def close(self) -> None:
         """Nothing is left: the measurement cleans up after itself."""
-
-
-class _Apart:
-    """The load is made by processes beside this one."""
-
-    def __init__(self, plan: Plan) -> None:
-        self._processes = Processes(plan)
-        self.number = self._processes.number
-
-    async def prepare(self) -> None:
-        await self._processes.prepare()
-
-    async def run(self, zero_ns: int, note_tick: NoteTick) -> list[Part]:
-        return await self._processes.run(zero_ns, note_tick)
-
-    def stop(self) -> None:
-        self._processes.stop()
-
-    def close(self) -> None:
-        self._processes.close()

@@ -16,6 +16,7 @@ from headway.loadtest.errors import LoadTestError, Rejected, Unauthorised, Unkno
 from headway.loadtest.record import Record
 from headway.loadtest.side.aside import aside
 from headway.loadtest.side.channel import HttpAnswer, SideChannel
+from headway.loadtest.side.models import read_models
 from headway.loadtest.side.reach import reach
 from headway.workload.item import Item
 
@@ -57,9 +58,9 @@ async def discover(
     connect_timeout_s: float = CONNECT_TIMEOUT_S,
 ) -> Discovered:
     """Connects, lists models, sends a few requests of 4 tokens. Where `ask.model` is "", the first model is taken."""
-    context = (tls or Tls()).context() if ask.address.scheme == "https" else None
-    await reach(ask.address, context, connect_timeout_s)
-    channel = SideChannel(ask.address, ask.common_headers(), context, timeout_s)
+    tls = tls or Tls()
+    await reach(ask.address, tls.context_for(ask.address), connect_timeout_s)
+    channel = SideChannel.of(ask, tls, timeout_s)
     probe = _Probe(ask, channel, timeout_s)
     try:
         return await aside(probe.run)
@@ -95,7 +96,8 @@ class _Probe:
             answer = self._get(self._ask.address.path("/models"), headers)
             if answer.status in (401, 403):
                 raise self._unauthorised(answer, tenant)
-            listed = listed or _names(answer)
+            if answer.status == 200:
+                listed = listed or tuple(card.id for card in read_models(answer.json))
         return listed
 
     def _get(self, path: str, headers: Mapping[str, str]) -> HttpAnswer:
@@ -238,11 +240,3 @@ class _Probe:
             self._notes.append("the server tells no usage in streams: tokens are counted here")
         self._notes += [note for note in (reading.error, reading.note) if note]
         return ""
-
-
-def _names(answer: HttpAnswer) -> tuple[str, ...]:
-    told = answer.json if answer.status == 200 else None
-    cards = told.get("data") if isinstance(told, dict) else None
-    if not isinstance(cards, list):
-        return ()
-    return tuple(card["id"] for card in cards if isinstance(card, dict) and isinstance(card.get("id"), str))

@@ -11,7 +11,8 @@ from typing import Any
 
 from headway.loadtest.result import Environment
 from headway.loadtest.side.channel import SideChannel
-from headway.loadtest.side.signals import Sample
+from headway.loadtest.side.models import Card, card_of, read_models
+from headway.metrics.worker_signals import Sample
 
 # What of a server's own settings says something about its speed.
 _SGLANG = [
@@ -58,14 +59,14 @@ _HEADWAY_CONFIG = [
 
 def environment_of(channel: SideChannel, root: str, base: str, model: str, sample: Sample | None) -> Environment:
     """Blocks for a few small requests. `sample` is one scrape of the server's metrics, if there was one."""
-    cards = channel.json(f"{base}/models")
-    card = _card(cards, model)
-    framework = _framework(card, sample)
+    cards = read_models(channel.json(f"{base}/models"))
+    card = card_of(cards, model)
+    framework = _framework(card or next(iter(cards), None), sample)
     found = Environment(model=model or None, client=client_facts())
     if sample is not None:
         found.flags |= sample.flags
-    if card.get("max_model_len"):
-        found.flags["max_model_len"] = str(card["max_model_len"])
+    if card is not None and card.max_model_len is not None:
+        found.flags["max_model_len"] = str(card.max_model_len)
     ask = {"headway": _headway, "vllm": _vllm, "sglang": _sglang, "llamacpp": _llamacpp, "tgi": _tgi}.get(framework)
     if ask is not None:
         ask(channel, root, found)
@@ -74,16 +75,10 @@ def environment_of(channel: SideChannel, root: str, base: str, model: str, sampl
     return found
 
 
-def _card(cards: Any, model: str) -> Mapping[str, Any]:
-    listed = cards.get("data") if isinstance(cards, dict) else None
-    listed = [card for card in listed if isinstance(card, dict)] if isinstance(listed, list) else []
-    return next((card for card in listed if card.get("id") == model), listed[0] if listed else {})
-
-
-def _framework(card: Mapping[str, Any], sample: Sample | None) -> str:
+def _framework(card: Card | None, sample: Sample | None) -> str:
     if sample is not None:
         return sample.source
-    owner = str(card.get("owned_by", "")).lower().replace(".", "")
+    owner = card.owner.lower().replace(".", "") if card is not None else ""
     return owner if owner in {"headway", "vllm", "sglang", "llamacpp"} else ""
 
 

@@ -5,40 +5,67 @@ It has a thread of its own; what it parses is a few lines a second, so the clien
 
 from __future__ import annotations
 
+import dataclasses
 import threading
+from collections.abc import Callable, Sequence
 from time import monotonic_ns
 
-from headway.loadtest.client.address import Address, parse_url
+from headway.loadtest.client.address import Tls, parse_url
 from headway.loadtest.client.limits import NS_PER_S
+from headway.loadtest.client.request import Ask
 from headway.loadtest.result import Signals
-from headway.loadtest.runner.plan import Plan
-from headway.loadtest.side.channel import SideChannel
-from headway.loadtest.side.signals import Sample, read_load, read_metrics
+from headway.loadtest.side.channel import HttpAnswer, SideChannel
+from headway.metrics.worker_signals import Sample, read_load, read_metrics
 
 TIMEOUT_S = 5.0
+# What a run keeps of all that is read.
+KEPT = (
+    "running",
+    "waiting",
+    "kv_used_ratio",
+    "preemptions_total",
+    "prompt_tokens_total",
+    "generation_tokens_total",
+    "memory_bytes",
+    "desired_replicas",
+)
+
+Reader = Callable[[HttpAnswer], Sample | None]
+Place = tuple[str, Reader]  # a path, and how its answer is read
 
 
-def channel_of(plan: Plan, timeout_s: float = TIMEOUT_S) -> tuple[SideChannel, list[str]]:
-    """How the server's signals are asked for, and the paths where they may be. Keys go to the tested server only."""
-    ask = plan.ask
-    address: Address = ask.address
-    paths = [f"{address.root}/metrics", f"{address.root}/load", f"{address.root}/v1/loads"]
-    headers = ask.common_headers()
-    if plan.metrics_url is not None:
-        address, _ = parse_url(plan.metrics_url)
-        paths = [address.base if plan.metrics_url.rstrip("/").endswith(address.base) else f"{address.root}/metrics"]
-        if (address.scheme, address.authority) != (ask.address.scheme, ask.address.authority):
-            headers = {"user-agent": headers["user-agent"]}
-    tls = plan.tls.context() if address.scheme == "https" else None
-    return SideChannel(address, headers, tls, timeout_s), paths
+def of_text(answer: HttpAnswer) -> Sample | None:
+    """Prometheus' text."""
+    return read_metrics(answer.body.decode("utf-8", "replace"))
+
+
+def of_json(answer: HttpAnswer) -> Sample | None:
+    return read_load(answer.json)
+
+
+def channel_of(
+    ask: Ask, tls: Tls, metrics_url: str | None = None, timeout_s: float = TIMEOUT_S
+) -> tuple[SideChannel, list[Place]]:
+    """How the server's signals are asked for, and where they may be. Keys go to the tested server only."""
+    root = ask.address.root
+    if metrics_url is None:
+        places: list[Place] = [(f"{root}/metrics", of_text), (f"{root}/load", of_json), (f"{root}/v1/loads", of_json)]
+        return SideChannel.of(ask, tls, timeout_s), places
+    address, _ = parse_url(metrics_url)
+    path = address.base if metrics_url.rstrip("/").endswith(address.base) else f"{address.root}/metrics"
+    places = [(path, of_json if path.rpartition("/")[2] in {"load", "loads"} else of_text)]
+    if (address.scheme, address.authority) == (ask.address.scheme, ask.address.authority):
+        return SideChannel.of(ask, tls, timeout_s), places
+    headers = {"user-agent": ask.common_headers()["user-agent"]}
+    return SideChannel(address, headers, tls.context_for(address), timeout_s), places
 
 
 class Scraper:
     """Polls from `start` to `stop`."""
 
-    def __init__(self, channel: SideChannel, paths: list[str], interval_s: float) -> None:
+    def __init__(self, channel: SideChannel, places: Sequence[Place], interval_s: float) -> None:
         self._channel = channel
-        self._paths = paths
+        self._places = list(places)
         self._interval_s = interval_s
         self._signals = Signals()
         self._done = threading.Event()
@@ -65,19 +92,16 @@ class Scraper:
 
     def ask(self) -> Sample | None:
         """Once. None when the server tells nothing that is known; the next time another of its paths is tried."""
-        path = self._paths[0]
+        path, read = self._places[0]
         try:
             answer = self._channel.get(path)
-            if answer.status == 200:
-                sample = (
-                    read_load(answer.json) if "load" in path else read_metrics(answer.body.decode("utf-8", "replace"))
-                )
-                if sample is not None:
-                    return sample
-        except (OSError, ValueError):
-            pass
+            sample = read(answer) if answer.status == 200 else None
+        except OSError:
+            sample = None
+        if sample is not None and (kept := {name: sample.values[name] for name in KEPT if name in sample.values}):
+            return dataclasses.replace(sample, values=kept)
         if not self._signals.source:
-            self._paths.append(self._paths.pop(0))
+            self._places.append(self._places.pop(0))
         return None
 
     def _note(self, sample: Sample | None, at_s: float) -> None:
