@@ -259,7 +259,9 @@ class FleetWorld:
             in_flight = worker.flights.values()
             outputs = sum(flight.output_tokens for flight in in_flight)
             assert worker.tokens == sum(request.prompt_tokens for request in flights.values()) + outputs
-            assert worker.work_tokens == outputs + sum(one.prompt_tokens for one in in_flight if not one.began)
+            unread = sum(one.prompt_tokens for one in in_flight if not one.began)
+            assert worker.work_tokens == outputs + unread
+            assert worker.unread_tokens == unread
             recent = [one for one in in_flight if one.recent and one.sent_ns > self.now - S]
             assert worker.recent(self.now) == len(recent) == len([one for one in in_flight if one.recent])
 

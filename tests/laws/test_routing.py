@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import random
 from collections import Counter
 from itertools import pairwise
 
@@ -13,10 +14,10 @@ from hypothesis import strategies as st
 from headway.core.admission import AdmissionLimits
 from headway.core.errors import ConfigError
 from headway.core.front import Front, FrontLimits
-from headway.core.request import PREFIX_TOKENS, Request, State, Usage
+from headway.core.request import PREFIX_TOKENS, Request, Slo, State, Usage
 from headway.core.routing import BURST_SLACK
 from headway.core.window import GROW_EVERY_NS, Window
-from headway.core.worker import FORGOTTEN_NS, LOAD_FIELDS, Signal, WorkerLoad, WorkerSpec, WorkerState, belief
+from headway.core.worker import AHEAD_NS, FORGOTTEN_NS, LOAD_FIELDS, Signal, WorkerLoad, WorkerSpec, WorkerState, belief
 
 MS = 1_000_000
 S = 1_000 * MS
@@ -369,6 +370,50 @@ def test_a_request_larger_than_a_window_goes_when_the_worker_is_empty_and_is_not
         front.settle(done, Usage(100, 5), now, end=State.CANCELLED)
         front.plan(now)
         assert count < 100
+
+
+def reading(token_ns: int, first: int = 50) -> tuple[Front, int]:
+    """A worker that reads prompts one after another at a known speed, after a while; and the time."""
+    front, now, draws = fleet(WorkerSpec("w", first_sequences=first)), 0, random.Random(0)
+    for number in range(40):
+        tokens = draws.randrange(50, 2_000)
+        assert send(front, now, Request(f"p{number}", range(tokens), 10)) == ["w"]
+        now += tokens * token_ns
+        front.began(f"p{number}", now)
+        front.settle(f"p{number}", Usage(tokens, 10), now, end=State.FINISHED)
+    return front, now
+
+
+def test_a_worker_that_has_prompts_to_read_for_a_while_gets_no_more_until_it_has_read_them():
+    front, now = reading(token_ns=100_000)
+    for number in range(20):  # 60 ms each
+        front.submit(Request(f"r{number}", range(600), 10), now)
+    sent = [dispatch.request.id for dispatch in front.plan(now)]
+    assert sent == [f"r{number}" for number in range(-(-AHEAD_NS // (60 * MS)))]
+    front.began("r0", now + 60 * MS)
+    assert [dispatch.request.id for dispatch in front.plan(now + 60 * MS)] == [f"r{len(sent)}"]
+
+
+def test_a_prompt_that_takes_longer_than_that_goes_where_nothing_is_to_be_read():
+    front, now = reading(token_ns=100_000)
+    assert send(front, now, Request("long", range(50_000), 10)) == ["w"]
+    assert send(front, now, Request("short", range(10), 10)) == []
+    front.began("long", now + 5 * S)
+    assert [dispatch.request.id for dispatch in front.plan(now + 5 * S)] == ["short"]
+
+
+def test_of_answers_in_one_piece_nobody_sees_what_is_read_so_they_hold_nobody_back():
+    front, now = reading(token_ns=100_000)
+    for number in range(20):
+        front.submit(Request(f"r{number}", range(500), 10, streams=False), now)
+    assert len(front.plan(now)) == 20
+
+
+def test_a_promise_counts_from_when_its_prompt_must_be_sent():
+    front, now = reading(token_ns=100_000)
+    request = Request("r", range(1_000), 10, slo=Slo(ttft_ns=S))
+    front.submit(request, now)
+    assert request.latest_start_ns == pytest.approx(now + S - 100 * MS, abs=5 * MS)
 
 
 def test_two_workers_of_one_name_and_weights_of_nothing_are_refused():

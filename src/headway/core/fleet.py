@@ -8,7 +8,7 @@ from headway.core.decisions import Decision, Listener
 from headway.core.errors import ConfigError, NotFound, NoWorker
 from headway.core.lanes import Fit
 from headway.core.request import Request, RequestId
-from headway.core.routing import Choice, choose
+from headway.core.routing import Choice, choose, within_fair_share
 from headway.core.worker import Flight, WorkerLoad, WorkerSpec, WorkerState
 
 # How much one request counts in what is typical of them.
@@ -106,7 +106,29 @@ class Fleet:
         fitting = [worker for worker in roomy if worker.window.holds(worker.tokens, tokens)]
         if not fitting:
             return Fit.NO_KV
+        if len(roomy) < len(able):
+            fitting = self._within_share_of_all(fitting, able, tokens, now)
+            if not fitting:
+                return Fit.OTHER_KIND
         return choose(fitting, request, max(1.0, self.typical_tokens or request.prompt_tokens), now)
+
+    @staticmethod
+    def _within_share_of_all(
+        fitting: list[WorkerState], able: list[WorkerState], tokens: int, now: int
+    ) -> list[WorkerState]:
+        """Those of `fitting` that have no more than their share of the burst, beside workers that only read just now.
+
+        Else whoever is not known to read, or reads fastest, would get all of it.
+        """
+        readers = [
+            worker
+            for worker in able
+            if worker.reads
+            and len(worker.flights) < int(worker.window.sequences)
+            and worker.window.holds(worker.tokens, tokens)
+        ]
+        fair = within_fair_share([*fitting, *readers], now)
+        return [worker for worker in fitting if worker in fair]
 
     def _pool(self, request: Request) -> list[WorkerState]:
         """Those that serve its model: of its pool, or of any when there is no such pool."""

@@ -5,7 +5,7 @@ What is unknown of a worker counts as the mean of what is known of the others, a
 long ago: silence is neither a recommendation nor a verdict.
 
 A score is only as good as its signals, so it never decides alone: of all that was sent within a second (`BURST_NS`) and
-is still out, no worker gets more than its share by weight plus `BURST_SLACK`, while another has room.
+has no first byte yet, no worker gets more than its share by weight plus `BURST_SLACK`, while another has room.
 """
 
 from __future__ import annotations

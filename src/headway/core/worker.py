@@ -214,7 +214,7 @@ class WorkerState:
         return 0
 
     def recent(self, now: int) -> int:
-        """How many of those in flight belong to the burst that is going on."""
+        """How many of those in flight belong to the burst that is going on: sent lately, and no word of them yet."""
         while self._recent and self._recent[0].sent_ns <= now - BURST_NS:
             flight = self._recent.popleft()
             self._recent_count -= flight.recent
@@ -242,6 +242,8 @@ class WorkerState:
     def began(self, flight: Flight, now: int) -> None:
         """Its first byte came."""
         flight.began = True
+        self._recent_count -= flight.recent
+        flight.recent = False
         self.breaker.succeeded()
         self.work_tokens -= flight.prompt_tokens
         self.window.done(flight.prompt_tokens, ended=False)

@@ -45,8 +45,11 @@ class VirtualEngine:
             )
         )
         self.ends_ns: int | None = None  # of the step in flight
+        # Since the start: between tokens of one sequence, and how many times.
+        self.gap_ns = self.gaps = 0
         self._outputs = outputs
         self._in_flight: tuple[Step, Outcome, int] | None = None
+        self._last: tuple[Step, int] | None = None  # the step that was committed last, and for how many it stood
 
     def begin_step(self, now: int, most_steps: int) -> bool:
         """Plan and compute. False when there is nothing to do."""
@@ -69,9 +72,19 @@ class VirtualEngine:
         step, outcome, steps = self._in_flight
         if log is not None:
             log.append(self._record(step, steps, self.ends_ns))
+        self.gap_ns += step.decode_tokens * (self.ends_ns - step.planned_ns)
+        self.gaps += step.decode_tokens * steps
         events = self.scheduler.commit(step, outcome, self.ends_ns)
+        self._last = step, steps
         self._in_flight = self.ends_ns = None
         return events
+
+    def token_times_ns(self) -> list[int]:
+        """When the steps that were committed last ended, of which each yielded a token of each sequence."""
+        if self._last is None:
+            return []
+        step, steps = self._last
+        return [step.planned_ns + self.cost.of_repeat(step, done) for done in range(1, steps + 1)]
 
     def certain_steps(self, within_ns: int) -> int:
         """How many decode steps surely end neither a sequence nor after `within_ns`, but for the last; at least 1.

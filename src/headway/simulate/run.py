@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from array import array
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
@@ -9,6 +10,7 @@ from typing import NamedTuple
 
 from headway.core.errors import HeadwayError
 from headway.core.kv import KvCounters
+from headway.core.ladder import Level
 from headway.core.limits import Counters
 from headway.core.request import RequestId
 from headway.executors.simulated import StepCost
@@ -18,8 +20,9 @@ from headway.executors.simulated import StepCost
 class Record:
     """One request's passage. Times are virtual ns; 0 means not reached.
 
-    `end` is "stop" or "length" when it finished, else "cancelled", "expired", "failed" or "refused"; `error` says why
-    it was refused, expired or failed.
+    `end` is "stop" or "length" when it finished, else "cancelled", "expired", "failed", "refused" or "diverted";
+    `error` says why it was refused, expired or failed. `sent_ns` is when a gateway sent it to a worker, `started_ns`
+    when an engine began it.
     """
 
     id: RequestId
@@ -34,6 +37,11 @@ class Record:
     cached_tokens: int = 0
     end: str = ""
     error: HeadwayError | None = None
+    tenant: str = ""
+    asked: int = 0  # how often its client came
+    sent_ns: int = 0
+    degraded: str = ""  # what the ladder made of it, in the header's words
+    token_ns: array[int] | None = None  # when each token came, where that was asked for
 
     @property
     def finished(self) -> bool:
@@ -95,15 +103,40 @@ class StepRecord:
             planned_ns = ended_ns
 
 
+class Sample(NamedTuple):
+    """A gateway as it stood at one time. `running` and `queued` are by worker: in its steps, and waiting inside it."""
+
+    at_ns: int
+    waiting: int
+    waiting_tokens: int
+    height: int  # of the ladder
+    running: tuple[int, ...]
+    queued: tuple[int, ...]
+
+
+class Shift(NamedTuple):
+    """A level of the ladder was entered or left."""
+
+    at_ns: int
+    level: Level
+    active: bool
+    height: float
+
+
 @dataclass(frozen=True, slots=True)
 class Run:
-    """`records` in order of arrival; `steps` in order of their end, empty unless asked for; per worker its totals."""
+    """`records` in order of arrival; `steps` in order of their end, empty unless asked for; per worker its totals.
+
+    `samples` and `shifts` are a gateway's, and empty without one.
+    """
 
     records: list[Record]
     steps: list[StepRecord]
     ended_ns: int  # when the last request did
     counters: tuple[Counters, ...]
     kv: tuple[KvCounters, ...]
+    samples: tuple[Sample, ...] = ()
+    shifts: tuple[Shift, ...] = ()
 
     @property
     def ends(self) -> dict[str, int]:

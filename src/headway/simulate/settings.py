@@ -2,20 +2,29 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping
 from collections.abc import Sequence as ReadOnlySequence
 from dataclasses import dataclass, field
 
 from headway.core.admission import AdmissionLimits
 from headway.core.errors import ConfigError
 from headway.core.front import FrontLimits
+from headway.core.ladder import Level, Mode
 from headway.core.limits import SchedulerLimits
 from headway.core.pace import StepTime
 from headway.core.policies import HEADWAY, Policy
 from headway.core.request import NO_SLO, Request, RequestId, Slo
 from headway.core.static import BatchLimits
+from headway.core.tenants import NO_LIMITS, TenantLimits
+from headway.core.treatment import Degradation
+from headway.core.worker import WorkerSpec
 from headway.executors.simulated import StepCost
 
 NO_LIMIT = 1 << 60
+NS_PER_S = 1_000_000_000
+
+# Another gateway's way to choose: a request and how many are in flight at each worker -> the worker's name.
+Route = Callable[[Request, Mapping[str, int]], str]
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,7 +32,7 @@ class VirtualRequest:
     """One arrival, and what only the world knows of it: how long its output will be, and when its user leaves.
 
     `prompt` is token ids, or their number; then they are like nobody else's. An output longer than `max_tokens` ends
-    there.
+    there. A refused client comes back up to `retries` times, when `Retry-After` says.
     """
 
     id: RequestId
@@ -36,11 +45,15 @@ class VirtualRequest:
     priority: int = 0
     slo: Slo = NO_SLO
     cache_scope: str = ""
+    prefix: tuple[int, ...] = ()  # as `Request.prefix`
+    background: bool = False  # nobody waits for it
+    retries: int = 0
 
     def check(self) -> None:
         """Raises `ConfigError` for what no trace can mean."""
         numbers: dict[str, object] = {"arrival_ns": self.arrival_ns, "output_tokens": self.output_tokens}
         numbers["cancel_ns"] = self.cancel_ns or 0
+        numbers["retries"] = self.retries
         for name, value in numbers.items():
             least = 1 if name == "output_tokens" else 0
             if not isinstance(value, int) or value < least:
@@ -59,6 +72,7 @@ class VirtualRequest:
             priority=self.priority,
             slo=self.slo,
             cache_scope=self.cache_scope,
+            prefix=self.prefix,
         )
 
 
@@ -85,8 +99,25 @@ class VirtualWorker:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class VirtualFleet:
+    """A gateway before the workers, each of which is a server with a queue of its own.
+
+    It asks each worker for its load every `scrape_every_ns`, in turns, and hears of it `scrape_late_ns` later. `specs`
+    are in order of the workers; none are w0, w1, … as they come. With a `route` a plain router takes the gateway's
+    place: it sends each request where that says, at once, whatever the workers hold, and has no ladder.
+    """
+
+    specs: tuple[WorkerSpec, ...] = ()
+    scrape_every_ns: int = NS_PER_S
+    scrape_late_ns: int = 0
+    degradation: Degradation = field(default_factory=Degradation)
+    levels: Mapping[Level, Mode] = field(default_factory=dict)  # of the ladder, pinned as an operator would
+    route: Route | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class VirtualSettings:
-    """A service: one front door before any number of workers, which pull from it.
+    """A service: one front door before any number of workers, which pull from it; or a gateway before a `fleet`.
 
     `leaps` takes many equal decode steps at once; it changes how long a simulation takes, and nothing else.
     """
@@ -94,13 +125,22 @@ class VirtualSettings:
     workers: tuple[VirtualWorker, ...]
     front: FrontLimits = field(default_factory=FrontLimits)
     admission: AdmissionLimits | None = None  # None: whatever the smallest worker can hold, and any number of it
+    tenants: Mapping[str, TenantLimits] = field(default_factory=dict)
+    default_limits: TenantLimits = NO_LIMITS  # of tenants that have none of their own
+    fleet: VirtualFleet | None = None
     leaps: bool = True
     log_steps: bool = False
+    log_tokens: bool = False
     keeps_kv: bool = False  # tokens from what the blocks hold, as the server's simulated executor draws them; slower
 
     def __post_init__(self) -> None:
         if not self.workers:
             raise ConfigError("a simulation needs at least one worker")
+        fleet = self.fleet
+        if fleet is not None and fleet.specs and len(fleet.specs) != len(self.workers):
+            raise ConfigError(f"{len(fleet.specs)} specs are given for {len(self.workers)} workers; give one for each")
+        if fleet is not None and (fleet.scrape_every_ns < 1 or fleet.scrape_late_ns < 0):
+            raise ConfigError("scrape_every_ns must be at least 1, and scrape_late_ns at least 0")
 
     @property
     def admits(self) -> AdmissionLimits:
