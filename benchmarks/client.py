@@ -49,6 +49,11 @@ class Sample:
     tokens: int = 0
     gaps_s: list[float] = field(default_factory=list)  # one for each token after the first
     error: str = ""
+    retry_after_s: float | None = None  # as a refusal said
+
+    def forget_refusal(self) -> None:
+        """Before it is sent again."""
+        self.error, self.retry_after_s = "", None
 
     @property
     def lag_s(self) -> float:
@@ -114,6 +119,8 @@ async def stream(session: aiohttp.ClientSession, url: str, model: str, sample: S
         async with session.post(f"{url}/v1/chat/completions", json=body, headers=headers) as response:
             if response.status != 200:
                 sample.error = f"http {response.status}"
+                if "Retry-After" in response.headers:
+                    sample.retry_after_s = float(response.headers["Retry-After"])
                 return
             last_s = 0.0
             async for line in response.content:
