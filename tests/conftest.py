@@ -23,9 +23,12 @@ def pytest_itemcollected(item: pytest.Item) -> None:
     """CI's examples are the same each time: half of them tell it as much, and leave it room for what only it runs."""
     found = getattr(item, "obj", None)
     test: Any = getattr(found, "__func__", found)
-    if NO_SKIPS and is_hypothesis_test(test) and test not in _shortened:
-        _shortened.add(test)
-        asked: settings = test._hypothesis_internal_use_settings  # where Hypothesis's own pytest plugin reads it
+    if not NO_SKIPS or not is_hypothesis_test(test) or test in _shortened:
+        return
+    _shortened.add(test)
+    # Where Hypothesis's own pytest plugin reads them. State machines keep theirs elsewhere, and are left as they are.
+    asked: settings | None = getattr(test, "_hypothesis_internal_use_settings", None)
+    if asked is not None:
         test._hypothesis_internal_use_settings = settings(asked, max_examples=max(5, asked.max_examples // 2))
 
 
