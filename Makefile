@@ -11,7 +11,7 @@ RUNTIME := $(VENV)/.runtime
 DEV := $(VENV)/.dev
 FETCHED := $(VENV)/.fetched-$(subst /,_,$(MODEL))
 
-.PHONY: help setup install serve test lint format docs clean
+.PHONY: help setup install serve test test-slow lint format docs clean
 
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-8s %s\n", $$1, $$2 }' Makefile
@@ -23,8 +23,14 @@ install: $(RUNTIME) ## virtual environment and what serving needs
 serve: $(FETCHED) ## set up if needed, then serve the default model (ARGS="--port 9000 ...")
 	@exec $(BIN)/headway serve $(MODEL) $(ARGS)
 
-test: $(FETCHED) $(DEV) ## the whole test suite, a file at a time on each core (ARGS="-k name ...")
-	$(BIN)/python -m pytest --numprocesses=auto --dist=loadfile $(ARGS)
+# One file more at a time than there are cores: many wait for a server or a load.
+PYTEST := $(BIN)/python -m pytest --numprocesses=$$(($$(nproc 2>/dev/null || echo 2) + 1)) --dist=loadfile
+
+test: $(FETCHED) $(DEV) ## the test suite, but for what takes minutes (ARGS="-k name ...")
+	$(PYTEST) -m "not slow" $(ARGS)
+
+test-slow: $(FETCHED) $(DEV) ## the rest of it: many seeds, many kills, long loads
+	$(PYTEST) -m slow $(ARGS)
 
 lint: $(DEV) ## ruff and mypy
 	$(BIN)/ruff check .

@@ -77,16 +77,15 @@ def test_an_example_that_needs_a_server(url: str, tmp_path: Path, language: str,
 
 
 def simulated(text: str) -> str:
-    """The same example without a model's weights: loading them takes seconds each time, and README's do."""
+    """The same example without a model's weights: loading them takes seconds each time."""
     text = text.replace('Engine("smollm2-135m"', 'Engine("smollm2-135m", executor="simulated"')
     return re.sub(r"headway (generate|batch run)", r"headway \1 --executor simulated", text)
 
 
 @pytest.mark.model
 @pytest.mark.parametrize(("language", "text"), examples("run"))
-def test_an_example(request: pytest.FixtureRequest, tmp_path: Path, language: str, text: str) -> None:
-    real = "README" in request.node.name
-    assert run(language, text if real else simulated(text), tmp_path).strip()
+def test_an_example(tmp_path: Path, language: str, text: str) -> None:
+    assert run(language, simulated(text), tmp_path).strip()
 
 
 @pytest.mark.parametrize(("language", "text"), examples("run: headway.toml"))

@@ -51,7 +51,8 @@ def test_the_banner_tells_what_is_in_effect_and_a_command_that_answers() -> None
         assert "7 sequences and 256 tokens a step" in said
         command = shlex.split(server.log[-1].removeprefix("Try"))
         answer = subprocess.run([*command, "--silent"], capture_output=True, timeout=30, check=True)
-        assert json.loads(answer.stdout)["choices"][0]["message"]["content"]
+        # Its text may be empty: a made-up answer sometimes ends at once.
+        assert json.loads(answer.stdout)["choices"][0]["finish_reason"]
 
 
 def test_the_banner_tells_promises_and_unusual_choices_where_there_are_any() -> None:

@@ -15,6 +15,8 @@ import pytest
 from headway.cli import status
 from tests.cli.running import Server
 
+pytestmark = pytest.mark.slow
+
 SIMULATED = ("--executor", "simulated", "--served-model-name", "mine")
 MESSAGES: Any = [{"role": "user", "content": "hello"}]
 # About half a second each, so that a kill finds some that wait, some that run and some that are done.

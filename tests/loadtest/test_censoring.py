@@ -36,6 +36,7 @@ def test_a_closed_loop_of_some_requests_is_measured_while_it_is_full():
     assert summary.overall.requests == 576
 
 
+@pytest.mark.slow
 def test_rates_say_how_sure_they_are():
     """Of 80 runs of a Poisson process of 5/s over 100 s, the intervals hold the truth in about 95 of 100."""
     held = []

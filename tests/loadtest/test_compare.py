@@ -210,6 +210,7 @@ def test_goodput_and_the_share_of_good_requests_are_compared():
     assert figures["goodput"].change.high < 0
 
 
+@pytest.mark.slow
 def test_two_runs_of_one_server_do_not_differ_by_their_saved_files(tmp_path):
     """Single gaps are not in a file, and what they tell of rates is: ten pairs, of which one may differ."""
     differ, rates = [], []

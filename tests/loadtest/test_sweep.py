@@ -43,6 +43,8 @@ from headway.loadtest.stable import Search
 from tests.loadtest.servers import Turn, error, serving, whole
 from tests.loadtest.speaking import speaking
 
+pytestmark = pytest.mark.slow
+
 QUICK = Options(
     client=ClientOptions(processes=0, scrape_interval=0, drain=5.0),
     text=TextOptions(input_len="10", output_len="2"),

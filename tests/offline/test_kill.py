@@ -13,6 +13,8 @@ import pytest
 from headway.child_process import environment
 from tests.offline.fakes import openai_line, read_lines, write_lines
 
+pytestmark = pytest.mark.slow
+
 KILLS = 3
 ITEMS = 160
 PATIENCE_S = 60.0

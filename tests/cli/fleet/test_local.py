@@ -85,7 +85,7 @@ def test_engines_are_started_and_come_back_and_nobody_else_may_call_them() -> No
         until(lambda: "".join(gateway.log).count(" is up at ") == 3)
         # A request finds out whether it may be trusted again.
         until(lambda: ask(gateway) and all(one["trust"] == "closed" for one in workers(gateway).values()))
-        assert not any(one["not_well"] for one in workers(gateway).values())
+        until(lambda: not any(one["not_well"] for one in workers(gateway).values()))
         below = descendants(gateway.process.pid)
         gateway.signal()
         assert gateway.wait() == 0

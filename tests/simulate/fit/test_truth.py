@@ -30,6 +30,8 @@ from headway.simulate.fit.settings import server_of
 from headway.simulate.sizing import hardware_named, shape_from_config
 from tests.simulate.fit import worlds
 
+pytestmark = pytest.mark.slow
+
 TYPICAL = [
     Shape(0, 24, 24 * 300, 0),
     Shape(0, 8, 8 * 200, 0),
