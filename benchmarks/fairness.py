@@ -18,9 +18,9 @@ import numpy as np
 
 from benchmarks import virtual
 from benchmarks.virtual import S
-from headway.core.admission import AdmissionLimits
-from headway.core.ladder import Level, Mode
-from headway.core.tenants import NO_LIMITS, TenantLimits
+from headway.core.front.admission import AdmissionLimits
+from headway.core.front.ladder import Level, Mode
+from headway.core.front.tenants import NO_LIMITS, TenantLimits
 from headway.simulate import Run, VirtualFleet, VirtualRequest, VirtualSettings, simulate
 
 MOST_MOVED, MOST_OFF = 1.3, 0.05

@@ -25,9 +25,9 @@ import numpy as np
 
 from benchmarks import client, goodput, servers, steplog
 from benchmarks.client import Planned, Sample
-from headway.core.front import FrontLimits
-from headway.core.limits import SchedulerLimits
+from headway.core.front.front import FrontLimits
 from headway.core.request import Slo
+from headway.core.scheduler.limits import SchedulerLimits
 from headway.engine.assembly import lanes
 from headway.engine.config import engine_config
 from headway.simulate import Run, VirtualRequest, VirtualSettings, simulate

@@ -18,9 +18,9 @@ from collections import Counter
 from pathlib import Path
 from typing import Any
 
-from headway.core.front import FrontLimits
-from headway.core.tenants import TenantLimits, Tenants
-from headway.core.worker import WorkerSpec
+from headway.core.fleet.worker import WorkerSpec
+from headway.core.front.front import FrontLimits
+from headway.core.front.tenants import TenantLimits, Tenants
 from headway.engine.memory import resident_bytes
 from tests.gateway.fleet import faults
 from tests.gateway.fleet.gateway import gateway, member

@@ -23,9 +23,9 @@ import numpy as np
 from benchmarks import virtual
 from benchmarks.sides import overload_http
 from benchmarks.virtual import S
-from headway.core.admission import AdmissionLimits
 from headway.core.errors import Refused
-from headway.core.front import FrontLimits
+from headway.core.front.admission import AdmissionLimits
+from headway.core.front.front import FrontLimits
 from headway.simulate import Run, VirtualFleet, VirtualRequest, VirtualSettings, simulate
 
 LEAST_OF_BEST, MOST_CHANGES, NORMAL_AFTER_S = 0.85, 2, 10.0

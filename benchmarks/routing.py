@@ -18,9 +18,9 @@ from typing import Any
 
 from benchmarks import virtual
 from benchmarks.virtual import Asked, S
-from headway.core.ladder import Level, Mode
+from headway.core.fleet.worker import WorkerSpec
+from headway.core.front.ladder import Level, Mode
 from headway.core.request import Request
-from headway.core.worker import WorkerSpec
 from headway.simulate import VirtualFleet, VirtualRequest, VirtualSettings, simulate
 from headway.simulate.settings import Route
 

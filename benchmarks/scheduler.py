@@ -14,14 +14,14 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
-from headway.core.admission import AdmissionLimits
-from headway.core.front import Front, FrontLimits
-from headway.core.kv import KvPool
-from headway.core.limits import SchedulerLimits
+from headway.core.front.admission import AdmissionLimits
+from headway.core.front.front import Front, FrontLimits
 from headway.core.pace import StepTimeModel
 from headway.core.request import Request, Slo
-from headway.core.scheduler import Scheduler
-from headway.core.step import Outcome, RowResult
+from headway.core.scheduler.kv import KvPool
+from headway.core.scheduler.limits import SchedulerLimits
+from headway.core.scheduler.scheduler import Scheduler
+from headway.core.scheduler.step import Outcome, RowResult
 from headway.executors.simulated import StepCost
 from headway.simulate import VirtualRequest, VirtualSettings, VirtualWorker, simulate
 

@@ -14,9 +14,9 @@ from pathlib import Path
 
 import numpy as np
 
-from headway.core.limits import SchedulerLimits
-from headway.core.policies import POLICIES
 from headway.core.request import Slo
+from headway.core.scheduler.limits import SchedulerLimits
+from headway.core.scheduler.policies import POLICIES
 from headway.executors.simulated import StepCost
 from headway.metrics.goodput import promises_met
 from headway.simulate import Run, VirtualRequest, VirtualWorker

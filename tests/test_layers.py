@@ -92,6 +92,19 @@ def test_imports_follow_the_layers(path: Path) -> None:
     assert not wrong, f"{layer or 'headway'} may not import {', '.join(wrong)}"
 
 
+ROOMS = {"scheduler": {"scheduler"}, "fleet": {"fleet"}, "front": {"front", "fleet", "scheduler"}}
+ROOMS |= {"batch": {"batch", "scheduler"}, "": set()}
+
+
+@pytest.mark.parametrize("path", sources("core"), ids=lambda path: str(path.relative_to(PACKAGE / "core")))
+def test_a_room_of_the_core_knows_only_those_below(path: Path) -> None:
+    parts = path.relative_to(PACKAGE / "core").parts
+    room = parts[0] if len(parts) > 1 else ""
+    names = [name.split(".") for _, name in imports(path) if name.startswith("headway.core.")]
+    entered = {name[2] for name in names if len(name) > 2 and name[2] in ROOMS}
+    assert entered <= ROOMS[room]
+
+
 @pytest.mark.parametrize("path", sources("core"), ids=lambda path: path.name)
 def test_the_core_is_pure(path: Path) -> None:
     outside = [

@@ -8,7 +8,6 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from headway.core.admission import NS_PER_S, AdmissionLimits
 from headway.core.errors import (
     ContextLengthExceeded,
     Draining,
@@ -17,11 +16,12 @@ from headway.core.errors import (
     QueueFull,
     TtftUnreachable,
 )
-from headway.core.front import Front, FrontLimits
+from headway.core.front.admission import NS_PER_S, AdmissionLimits
+from headway.core.front.front import Front, FrontLimits
 from headway.core.lanes import Fit
 from headway.core.pace import StepTime, StepTimeModel
-from headway.core.policies import HEADWAY, VLLM, Policy
 from headway.core.request import Request, Slo, State, Usage
+from headway.core.scheduler.policies import HEADWAY, VLLM, Policy
 
 TOKEN_NS = NS_PER_S // 100  # a prompt is fed at 100 tokens a second
 STEP_TIME = StepTime(0.0, float(TOKEN_NS), 0.0, 0.0, 0.0)

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from headway.core.kv import KvPool, Table
+from headway.core.scheduler.kv import KvPool, Table
 
 TOKENS = st.lists(st.integers(0, 2), min_size=1, max_size=30)  # few tokens: beginnings are often shared
 

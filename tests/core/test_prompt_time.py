@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from headway.core.prompt_time import PromptTime
+from headway.core.fleet.prompt_time import PromptTime
 
 MS = 1_000_000
 waits = st.lists(st.tuples(st.integers(0, 100_000), st.integers(0, 10**11)), max_size=80)

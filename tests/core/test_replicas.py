@@ -8,13 +8,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from headway.core.admission import AdmissionLimits
 from headway.core.decisions import Decision
 from headway.core.errors import ConfigError
-from headway.core.front import Front, FrontLimits
-from headway.core.replicas import BUSY_RATIO, LOWER_AFTER_NS, MOST_TIMES, RAISE_EVERY_NS, ReplicaLimits, Replicas
+from headway.core.fleet.worker import WorkerSpec
+from headway.core.front.admission import AdmissionLimits
+from headway.core.front.front import Front, FrontLimits
+from headway.core.front.replicas import BUSY_RATIO, LOWER_AFTER_NS, MOST_TIMES, RAISE_EVERY_NS, ReplicaLimits, Replicas
 from headway.core.request import Request
-from headway.core.worker import WorkerSpec
 
 S = 1_000_000_000
 TICK = 5 * S

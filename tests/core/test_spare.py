@@ -6,15 +6,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from headway.core.admission import AdmissionLimits
 from headway.core.errors import InvalidRequest
-from headway.core.front import Front, FrontLimits
-from headway.core.ladder import Level, Mode
+from headway.core.fleet.worker import WorkerSpec
+from headway.core.front.admission import AdmissionLimits
+from headway.core.front.front import Front, FrontLimits
+from headway.core.front.ladder import Level, Mode
+from headway.core.front.spare import BATCH_PRIORITY, batch_lane, check_possible, has_spare
+from headway.core.front.tenants import TenantLimits, Tenants
 from headway.core.lanes import Fit, LaneLimits
 from headway.core.request import BATCH, Request
-from headway.core.spare import BATCH_PRIORITY, batch_lane, check_possible, has_spare
-from headway.core.tenants import TenantLimits, Tenants
-from headway.core.worker import WorkerSpec
 
 S = 1_000_000_000
 

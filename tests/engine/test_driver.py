@@ -9,7 +9,6 @@ import time
 
 import pytest
 
-from headway.core.admission import NS_PER_S, AdmissionLimits
 from headway.core.errors import (
     Draining,
     EngineFailed,
@@ -19,13 +18,14 @@ from headway.core.errors import (
     ModelError,
     QueueFull,
 )
-from headway.core.front import Front, FrontLimits
-from headway.core.kv import KvPool
-from headway.core.limits import SchedulerLimits
+from headway.core.front.admission import NS_PER_S, AdmissionLimits
+from headway.core.front.front import Front, FrontLimits
 from headway.core.pace import StepTime, StepTimeModel
 from headway.core.request import Request, SamplingParams
-from headway.core.scheduler import Scheduler
-from headway.core.step import Outcome, RowResult, Step
+from headway.core.scheduler.kv import KvPool
+from headway.core.scheduler.limits import SchedulerLimits
+from headway.core.scheduler.scheduler import Scheduler
+from headway.core.scheduler.step import Outcome, RowResult, Step
 from headway.engine.driver import Driver
 from headway.engine.snapshot import take_snapshot
 from headway.engine.supervisor import ExecutorLost

@@ -12,7 +12,7 @@ import pytest
 
 from headway.core.errors import ConfigError, ModelError
 from headway.core.request import SamplingParams
-from headway.core.step import Begin, Row, Step
+from headway.core.scheduler.step import Begin, Row, Step
 from headway.engine.supervisor import CRASH_LIMIT, ExecutorLost, SupervisedExecutor
 from headway.executors.simulated import SimulatedConfig, SimulatedExecutor, StepCost
 

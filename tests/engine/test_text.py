@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from headway.core.step import TokenLogprob
+from headway.core.scheduler.step import TokenLogprob
 from headway.engine.text import StopMatcher, TextStage
 
 

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 
 from headway.core.pace import chunk_attention
 from headway.core.request import Reason, SamplingParams
-from headway.core.step import Begin, Row, RowResult, Step
+from headway.core.scheduler.step import Begin, Row, RowResult, Step
 from headway.executors.executor import Executor
 
 GREEDY = SamplingParams(temperature=0.0, ignore_eos=True)

@@ -9,7 +9,7 @@ import pytest
 
 from headway.core.errors import EngineFailed
 from headway.core.request import Reason, SamplingParams
-from headway.core.step import Row, Step
+from headway.core.scheduler.step import Row, Step
 from headway.executors.executor import Executor
 from tests.executors.driving import GREEDY, HANDLES, generate, one_row, step_of
 

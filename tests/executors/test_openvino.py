@@ -16,7 +16,7 @@ import pytest
 
 from headway.core.errors import ConfigError, EngineFailed, ModelError
 from headway.core.request import SamplingParams
-from headway.core.step import Step
+from headway.core.scheduler.step import Step
 from headway.executors import openvino
 from headway.executors.openvino import OpenVinoExecutor
 from headway.executors.paged_graph import load_paged_graph

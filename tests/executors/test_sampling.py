@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from headway.core.errors import EngineFailed
 from headway.core.request import SAMPLING_RANGES, Reason, SamplingParams
-from headway.core.step import Begin
+from headway.core.scheduler.step import Begin
 from headway.executors.choose import Chooser, top_tokens, uniform
 from headway.executors.sampling import Sampler
 

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from headway.core.errors import ConfigError, EngineFailed
 from headway.core.request import Reason, SamplingParams
-from headway.core.step import Row, Step
+from headway.core.scheduler.step import Row, Step
 from headway.executors.simulated import SimulatedConfig, SimulatedExecutor, StepCost
 from headway.executors.simulated_text import EOS, VOCAB_SIZE, simulated_model
 from tests.executors.driving import generate, one_row, step_of

@@ -6,14 +6,14 @@ from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from typing import Any
 
-from headway.core.admission import AdmissionLimits
-from headway.core.front import Front, FrontLimits
-from headway.core.kv import KvPool
-from headway.core.limits import SchedulerLimits
+from headway.core.front.admission import AdmissionLimits
+from headway.core.front.front import Front, FrontLimits
 from headway.core.pace import StepTime, StepTimeModel
 from headway.core.request import Reason, Slo
-from headway.core.scheduler import Scheduler
-from headway.core.step import Outcome, RowResult, Step, TokenLogprob
+from headway.core.scheduler.kv import KvPool
+from headway.core.scheduler.limits import SchedulerLimits
+from headway.core.scheduler.scheduler import Scheduler
+from headway.core.scheduler.step import Outcome, RowResult, Step, TokenLogprob
 from headway.engine.config import EngineConfig, engine_config
 from headway.engine.driver import DrivenExecutor, Driver
 from headway.engine.snapshot import take_snapshot

@@ -13,7 +13,7 @@ import aiohttp
 from headway.cli.address import bound_socket, url_of
 from headway.core.errors import Draining, HeadwayError
 from headway.core.request import Request, Slo, Times, Usage
-from headway.core.step import TokenLogprob
+from headway.core.scheduler.step import TokenLogprob
 from headway.engine.config import EngineConfig, engine_config
 from headway.engine.stream import Delta
 from headway.executors.simulated_text import CHAT_TEMPLATE, SimulatedTokenizer

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from headway.core.request import Request
-from headway.core.step import TokenLogprob
+from headway.core.scheduler.step import TokenLogprob
 from headway.engine.stream import Delta
 from tests.gateway.driven import driving
 from tests.gateway.fake import FakeBackend, says, serving

@@ -10,7 +10,7 @@ import threading
 import pytest
 
 from headway.core.request import Request
-from headway.core.step import Outcome, Step
+from headway.core.scheduler.step import Outcome, Step
 from headway.engine.stream import Delta
 from tests.gateway.driven import DrivenBackend, Instant
 from tests.gateway.fake import Client, FakeBackend, says, serving, until

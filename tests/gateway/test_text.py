@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from headway.core.step import Outcome, Step
+from headway.core.scheduler.step import Outcome, Step
 from tests.gateway.driven import DrivenBackend, Instant, Scripted, driving
 from tests.gateway.fake import Client, serving, until
 

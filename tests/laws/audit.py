@@ -6,8 +6,8 @@ from collections import Counter
 from typing import TYPE_CHECKING
 
 from headway.core.request import State
-from headway.core.sequence import Sequence
-from headway.core.step import Step
+from headway.core.scheduler.sequence import Sequence
+from headway.core.scheduler.step import Step
 
 if TYPE_CHECKING:
     from tests.laws.world import World

@@ -12,18 +12,18 @@ from dataclasses import dataclass, field
 
 from hypothesis import strategies as st
 
-from headway.core.admission import AdmissionLimits
-from headway.core.breaker import Trust
 from headway.core.decisions import Decision
 from headway.core.errors import HeadwayError
-from headway.core.fleet import Dispatch
-from headway.core.front import MAX_ATTEMPTS, Expire, Front, FrontLimits
-from headway.core.ladder import Level, Mode
+from headway.core.fleet.breaker import Trust
+from headway.core.fleet.fleet import Dispatch
+from headway.core.fleet.worker import WorkerLoad, WorkerSpec
+from headway.core.front.admission import AdmissionLimits
+from headway.core.front.front import MAX_ATTEMPTS, Expire, Front, FrontLimits
+from headway.core.front.ladder import Level, Mode
+from headway.core.front.tenants import TenantLimits, Tenants
+from headway.core.front.treatment import Asked
 from headway.core.lanes import LaneLimits
 from headway.core.request import Request, State, Usage
-from headway.core.tenants import TenantLimits, Tenants
-from headway.core.treatment import Asked
-from headway.core.worker import WorkerLoad, WorkerSpec
 
 MS = 1_000_000
 S = 1_000 * MS

@@ -9,9 +9,9 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 
 from headway.core.errors import Refused
-from headway.core.ledger import NS_PER_MINUTE, Amounts, Lease, Ledger
-from headway.core.sharing import Ask, Loss, Mode, Sharing
-from headway.core.tenants import TenantLimits
+from headway.core.front.ledger import NS_PER_MINUTE, Amounts, Lease, Ledger
+from headway.core.front.sharing import Ask, Loss, Mode, Sharing
+from headway.core.front.tenants import TenantLimits
 from headway.workers.quota_store import MemoryStore, QuotaStoreFault
 
 S = 1_000_000_000

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 
 from hypothesis import strategies as st
 
-from headway.core.front import FrontLimits
+from headway.core.front.front import FrontLimits
 from headway.core.lanes import LaneLimits
 from headway.core.request import NO_SLO, Request, SamplingParams, Slo
 from tests.laws.world import MS, VOCAB, Setup, World

@@ -10,9 +10,9 @@ import pytest
 from hypothesis import given, settings
 
 from headway.core.errors import ConfigError, KvExhausted
-from headway.core.limits import SchedulerLimits
 from headway.core.request import State
-from headway.core.step import BrokenOutcome, Outcome, RowResult
+from headway.core.scheduler.limits import SchedulerLimits
+from headway.core.scheduler.step import BrokenOutcome, Outcome, RowResult
 from tests.laws.stimuli import Ask, Story, setups, stories
 from tests.laws.world import Setup, World
 

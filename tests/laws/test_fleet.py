@@ -9,13 +9,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from headway.core.admission import AdmissionLimits
-from headway.core.breaker import FAILURES, FIRST_REST_NS, Trust
 from headway.core.errors import NotFound, NoWorker, TtftUnreachable, WorkerLost
-from headway.core.front import MAX_ATTEMPTS, Front, FrontLimits
+from headway.core.fleet.breaker import FAILURES, FIRST_REST_NS, Trust
+from headway.core.fleet.worker import WorkerLoad, WorkerSpec
+from headway.core.front.admission import AdmissionLimits
+from headway.core.front.front import MAX_ATTEMPTS, Front, FrontLimits
+from headway.core.front.tenants import TenantLimits
 from headway.core.request import Request, Slo, State, Usage
-from headway.core.tenants import TenantLimits
-from headway.core.worker import WorkerLoad, WorkerSpec
 from tests.laws.fleet import MS, TENANTS, FleetWorld, S, stories
 
 ROOMY = AdmissionLimits(10_000, 1 << 40, max_waiting=1_000, max_waiting_tokens=1 << 40)

@@ -8,11 +8,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from headway.core.admission import AdmissionLimits
 from headway.core.decisions import Decision
 from headway.core.errors import ContextLengthExceeded, QueueFull, Shed
-from headway.core.front import Front, FrontLimits
-from headway.core.ladder import (
+from headway.core.fleet.worker import WorkerSpec
+from headway.core.front.admission import AdmissionLimits
+from headway.core.front.front import Front, FrontLimits
+from headway.core.front.ladder import (
     DOWN_AFTER_NS,
     HYSTERESIS,
     MARKS,
@@ -22,10 +23,9 @@ from headway.core.ladder import (
     Mode,
     Pressure,
 )
+from headway.core.front.tenants import TenantLimits, Tenants
+from headway.core.front.treatment import Asked, Degradation
 from headway.core.request import Request, State, Usage
-from headway.core.tenants import TenantLimits, Tenants
-from headway.core.treatment import Asked, Degradation
-from headway.core.worker import WorkerSpec
 
 MS = 1_000_000
 S = 1_000 * MS

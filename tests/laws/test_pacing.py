@@ -9,9 +9,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from headway.core.pace import Shape
-from headway.core.policies import HEADWAY
 from headway.core.request import Slo, State
-from headway.core.scheduler import YIELD_EVERY
+from headway.core.scheduler.policies import HEADWAY
+from headway.core.scheduler.scheduler import YIELD_EVERY
 from tests.laws.stimuli import Ask, asks, setups
 from tests.laws.world import MS, STEP_TIME, Setup, World
 

@@ -9,13 +9,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from headway.core.admission import AdmissionLimits
 from headway.core.errors import ConfigError, InvalidRequest, QuotaExceeded
-from headway.core.front import Front, FrontLimits
+from headway.core.front.admission import AdmissionLimits
+from headway.core.front.front import Front, FrontLimits
+from headway.core.front.ledger import NS_PER_MINUTE, Amounts, Lease, Ledger
+from headway.core.front.tenants import TenantLimits, Tenants
 from headway.core.lanes import Fit
-from headway.core.ledger import NS_PER_MINUTE, Amounts, Lease, Ledger
 from headway.core.request import Request, Usage
-from headway.core.tenants import TenantLimits, Tenants
 
 S = 1_000_000_000
 

@@ -11,13 +11,22 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from headway.core.admission import AdmissionLimits
 from headway.core.errors import ConfigError
-from headway.core.front import Front, FrontLimits
+from headway.core.fleet.routing import BURST_SLACK
+from headway.core.fleet.window import GROW_EVERY_NS, Window
+from headway.core.fleet.worker import (
+    AHEAD_NS,
+    FORGOTTEN_NS,
+    LOAD_FIELDS,
+    Signal,
+    WorkerLoad,
+    WorkerSpec,
+    WorkerState,
+    belief,
+)
+from headway.core.front.admission import AdmissionLimits
+from headway.core.front.front import Front, FrontLimits
 from headway.core.request import PREFIX_TOKENS, Request, Slo, State, Usage
-from headway.core.routing import BURST_SLACK
-from headway.core.window import GROW_EVERY_NS, Window
-from headway.core.worker import AHEAD_NS, FORGOTTEN_NS, LOAD_FIELDS, Signal, WorkerLoad, WorkerSpec, WorkerState, belief
 
 MS = 1_000_000
 S = 1_000 * MS

@@ -10,12 +10,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from headway.core.admission import AdmissionLimits
 from headway.core.fairness import CREDIT_TOKENS, Fairness
-from headway.core.front import Front, FrontLimits
+from headway.core.front.admission import AdmissionLimits
+from headway.core.front.front import Front, FrontLimits
+from headway.core.front.tenants import TenantLimits, Tenants
 from headway.core.lanes import Fit, LaneLimits
 from headway.core.request import Request, Usage
-from headway.core.tenants import TenantLimits, Tenants
 
 MS = 1_000_000
 LIMITS = AdmissionLimits(10_000, 1 << 50, max_waiting=1 << 40, max_waiting_tokens=1 << 50)

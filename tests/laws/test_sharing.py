@@ -9,9 +9,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from headway.core.errors import QuotaExceeded, QuotaStoreLost
-from headway.core.ledger import Amounts
-from headway.core.sharing import MAX_WANTS, Loss, Mode
-from headway.core.tenants import TenantLimits
+from headway.core.front.ledger import Amounts
+from headway.core.front.sharing import MAX_WANTS, Loss, Mode
+from headway.core.front.tenants import TenantLimits
 from tests.laws.gateways import LEASE_NS, TENANT, Gateways, S
 
 MS = 1_000_000

@@ -8,10 +8,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from headway.core.front import FrontLimits
-from headway.core.policies import HEADWAY
+from headway.core.front.front import FrontLimits
 from headway.core.request import Slo, State
-from headway.core.scheduler import YIELD_EVERY
+from headway.core.scheduler.policies import HEADWAY
+from headway.core.scheduler.scheduler import YIELD_EVERY
 from tests.laws.stimuli import Ask, Story, plain_stories, setups, stories
 from tests.laws.world import MS, STEP_TIME, Setup, World
 

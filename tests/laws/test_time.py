@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from headway.core.step import Step
+from headway.core.scheduler.step import Step
 from tests.laws.stimuli import Ask, plain_asks, setups, stories
 from tests.laws.world import MS, Setup, World
 

@@ -9,18 +9,18 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
 
-from headway.core.admission import AdmissionLimits
 from headway.core.decisions import Decision
 from headway.core.errors import HeadwayError
-from headway.core.front import Expire, Front, FrontLimits
-from headway.core.kv import KvPool
-from headway.core.limits import KvFull, SchedulerLimits
+from headway.core.front.admission import AdmissionLimits
+from headway.core.front.front import Expire, Front, FrontLimits
 from headway.core.pace import StepTimeModel
-from headway.core.policies import POLICIES, Policy
 from headway.core.request import Request, State
-from headway.core.scheduler import Scheduler
-from headway.core.sequence import Ended, Event, Produced, Sequence
-from headway.core.step import Outcome, Step
+from headway.core.scheduler.kv import KvPool
+from headway.core.scheduler.limits import KvFull, SchedulerLimits
+from headway.core.scheduler.policies import POLICIES, Policy
+from headway.core.scheduler.scheduler import Scheduler
+from headway.core.scheduler.sequence import Ended, Event, Produced, Sequence
+from headway.core.scheduler.step import Outcome, Step
 from headway.executors.simulated import SimulatedConfig, SimulatedExecutor, StepCost
 from tests.laws.audit import Audit
 

@@ -16,14 +16,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from headway.core.errors import Expired, HeadwayError
-from headway.core.front import Front
-from headway.core.kv import KvPool
+from headway.core.front.front import Front
 from headway.core.pace import StepTimeModel
-from headway.core.policies import HEADWAY
-from headway.core.scheduler import Scheduler
-from headway.core.sequence import Ended
-from headway.core.static import StaticScheduler
-from headway.core.step import Outcome, Step
+from headway.core.scheduler.kv import KvPool
+from headway.core.scheduler.policies import HEADWAY
+from headway.core.scheduler.scheduler import Scheduler
+from headway.core.scheduler.sequence import Ended
+from headway.core.scheduler.static import StaticScheduler
+from headway.core.scheduler.step import Outcome, Step
 from headway.engine.assembly import assemble, step_time_model
 from headway.engine.config import EngineConfig, engine_config
 from headway.engine.driver import Driver

@@ -10,11 +10,11 @@ from hypothesis import given
 from hypothesis import settings as hypothesis_settings
 from hypothesis import strategies as st
 
-from headway.core.admission import AdmissionLimits
 from headway.core.errors import ConfigError, QueueFull
-from headway.core.front import FrontLimits
+from headway.core.front.admission import AdmissionLimits
+from headway.core.front.front import FrontLimits
 from headway.core.lanes import LaneLimits
-from headway.core.limits import SchedulerLimits
+from headway.core.scheduler.limits import SchedulerLimits
 from headway.simulate import Run, Stuck, VirtualRequest, VirtualSettings, VirtualWorker, simulate
 from tests.simulate import worlds
 from tests.simulate.worlds import COST, MS, arrivals, single_steps, told

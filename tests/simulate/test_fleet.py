@@ -9,15 +9,15 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from headway.core.admission import AdmissionLimits
 from headway.core.errors import ConfigError
-from headway.core.front import FrontLimits
-from headway.core.ladder import Level, Mode
+from headway.core.fleet.worker import WorkerSpec
+from headway.core.front.admission import AdmissionLimits
+from headway.core.front.front import FrontLimits
+from headway.core.front.ladder import Level, Mode
+from headway.core.front.tenants import TenantLimits
 from headway.core.lanes import LaneLimits
-from headway.core.policies import HEADWAY, VLLM
 from headway.core.request import NO_SLO
-from headway.core.tenants import TenantLimits
-from headway.core.worker import WorkerSpec
+from headway.core.scheduler.policies import HEADWAY, VLLM
 from headway.simulate import Stuck, VirtualFleet, VirtualRequest, VirtualSettings, simulate
 from headway.simulate.fleet import Sending
 from tests.simulate import worlds

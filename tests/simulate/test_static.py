@@ -9,15 +9,15 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from headway.core.admission import AdmissionLimits
-from headway.core.front import Front, FrontLimits
-from headway.core.kv import KvPool
-from headway.core.limits import SchedulerLimits
+from headway.core.front.admission import AdmissionLimits
+from headway.core.front.front import Front, FrontLimits
 from headway.core.pace import StepTimeModel
 from headway.core.request import Request, State
-from headway.core.sequence import Ended
-from headway.core.static import BatchLimits, StaticScheduler
-from headway.core.step import Step
+from headway.core.scheduler.kv import KvPool
+from headway.core.scheduler.limits import SchedulerLimits
+from headway.core.scheduler.sequence import Ended
+from headway.core.scheduler.static import BatchLimits, StaticScheduler
+from headway.core.scheduler.step import Step
 from headway.executors.simulated import SimulatedConfig, SimulatedExecutor
 from headway.simulate import Run, VirtualRequest, VirtualSettings, VirtualWorker, simulate
 from tests.simulate import worlds

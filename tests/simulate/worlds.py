@@ -6,11 +6,11 @@ from dataclasses import replace
 
 from hypothesis import strategies as st
 
-from headway.core.front import FrontLimits
+from headway.core.front.front import FrontLimits
 from headway.core.lanes import LaneLimits
-from headway.core.limits import SchedulerLimits
-from headway.core.policies import HEADWAY, VLLM
 from headway.core.request import Slo
+from headway.core.scheduler.limits import SchedulerLimits
+from headway.core.scheduler.policies import HEADWAY, VLLM
 from headway.executors.simulated import StepCost
 from headway.simulate import Run, StepRecord, VirtualRequest, VirtualSettings, VirtualWorker
 

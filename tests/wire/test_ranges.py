@@ -12,7 +12,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from headway.core.errors import InvalidRequest
-from headway.core.step import Begin
+from headway.core.scheduler.step import Begin
 from headway.executors.sampling import Sampler
 from headway.wire import translate
 from headway.wire.parse import parse

@@ -9,7 +9,7 @@ from collections.abc import AsyncIterator
 from dataclasses import dataclass, field
 from typing import Any
 
-from headway.core.worker import WorkerLoad
+from headway.core.fleet.worker import WorkerLoad
 from headway.workers.remote import RemoteConfig, RemoteWorker
 from headway.workers.watch import Intervals
 from headway.workers.worker import Call, Decided, Worker

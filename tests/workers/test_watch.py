@@ -8,7 +8,7 @@ from collections.abc import Mapping
 
 import pytest
 
-from headway.core.worker import WorkerLoad
+from headway.core.fleet.worker import WorkerLoad
 from headway.workers.kinds import KINDS
 from tests.wire.scripted import Script, Turn, scripted, until, whole
 from tests.workers.bodies import Watched, remote

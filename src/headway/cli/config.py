@@ -18,8 +18,8 @@ from typing import Annotated, Any, Literal, TypeVar, Union, get_args, get_origin
 from cyclopts import Group, Parameter, Token, convert
 
 from headway.core.errors import ConfigError
-from headway.core.ladder import Level, Mode
-from headway.core.replicas import ReplicaLimits
+from headway.core.front.ladder import Level, Mode
+from headway.core.front.replicas import ReplicaLimits
 from headway.engine.config import EngineConfig
 from headway.models import DEFAULT_MODEL
 from headway.setting import Setting

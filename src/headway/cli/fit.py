@@ -92,7 +92,7 @@ def fit(
 
 def _check(given: dict[str, Any]) -> None:
     from headway.core.errors import ConfigError
-    from headway.core.policies import POLICIES
+    from headway.core.scheduler.policies import POLICIES
 
     for name, value in given.items():
         if name == "policy" and value not in POLICIES:

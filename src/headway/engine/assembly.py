@@ -4,20 +4,20 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from headway.core.admission import NS_PER_S, AdmissionLimits
 from headway.core.decisions import Listener, ignore
 from headway.core.errors import ConfigError
-from headway.core.front import Front, FrontLimits
-from headway.core.kv import KvPool
+from headway.core.front.admission import NS_PER_S, AdmissionLimits
+from headway.core.front.front import Front, FrontLimits
+from headway.core.front.spare import batch_lane
 from headway.core.lanes import LaneLimits
-from headway.core.limits import SchedulerLimits
 from headway.core.pace import StepTime, StepTimeModel
-from headway.core.policies import POLICIES
 from headway.core.request import Slo
-from headway.core.scheduler import Scheduler
-from headway.core.scheduler_base import SchedulerBase
-from headway.core.spare import batch_lane
-from headway.core.static import StaticScheduler
+from headway.core.scheduler.base import SchedulerBase
+from headway.core.scheduler.kv import KvPool
+from headway.core.scheduler.limits import SchedulerLimits
+from headway.core.scheduler.policies import POLICIES
+from headway.core.scheduler.scheduler import Scheduler
+from headway.core.scheduler.static import StaticScheduler
 from headway.engine.config import EngineConfig
 from headway.executors.executor import ExecutorInfo
 

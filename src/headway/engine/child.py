@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from multiprocessing.connection import Connection
 
 from headway.core.errors import ConfigError, HeadwayError
-from headway.core.step import Step
+from headway.core.scheduler.step import Step
 from headway.executors.executor import Executor
 
 

@@ -12,7 +12,7 @@ from types import NoneType, UnionType
 from typing import Annotated, Any, Literal, Union, get_args, get_origin, get_type_hints
 
 from headway.core.errors import ConfigError
-from headway.core.limits import SchedulerLimits
+from headway.core.scheduler.limits import SchedulerLimits
 from headway.setting import Setting
 
 

@@ -16,13 +16,13 @@ from dataclasses import asdict
 from typing import Protocol
 
 from headway.core.errors import EngineFailed, HeadwayError
-from headway.core.front import Front
+from headway.core.front.front import Front
 from headway.core.lanes import LaneLimits
-from headway.core.limits import SchedulerLimits
 from headway.core.request import Reason, Request, RequestId, State, Usage
-from headway.core.scheduler_base import SchedulerBase
-from headway.core.sequence import Event, Produced
-from headway.core.step import BrokenOutcome, Outcome, Step
+from headway.core.scheduler.base import SchedulerBase
+from headway.core.scheduler.limits import SchedulerLimits
+from headway.core.scheduler.sequence import Event, Produced
+from headway.core.scheduler.step import BrokenOutcome, Outcome, Step
 from headway.engine.journal import Journals
 from headway.engine.stream import Delta, Stream
 from headway.engine.supervisor import ExecutorLost

@@ -18,11 +18,11 @@ from itertools import count
 from typing import Any, Self, TypeVar, cast
 
 from headway.core.errors import ConfigError, EngineFailed, HeadwayError, InvalidRequest, QueueFull
-from headway.core.front import Front
+from headway.core.front.front import Front
 from headway.core.pace import Shape
 from headway.core.request import Request, SamplingParams, Slo, Times, Usage
-from headway.core.scheduler_base import SchedulerBase
-from headway.core.step import TokenLogprob
+from headway.core.scheduler.base import SchedulerBase
+from headway.core.scheduler.step import TokenLogprob
 from headway.engine.assembly import assemble, default_slo, lanes, step_time_model
 from headway.engine.config import EngineConfig, engine_config
 from headway.engine.driver import Driver

@@ -16,8 +16,8 @@ import msgspec
 from headway.core.decisions import Decision, Listener
 from headway.core.errors import ConfigError
 from headway.core.request import Request
-from headway.core.sequence import Ended
-from headway.core.step import Outcome, Step
+from headway.core.scheduler.sequence import Ended
+from headway.core.scheduler.step import Outcome, Step
 
 Gauges = Callable[[], Mapping[str, int]]
 

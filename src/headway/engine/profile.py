@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator
 
 from headway.core.pace import Shape, chunk_attention
 from headway.core.request import SamplingParams
-from headway.core.step import Begin, Outcome, Row, Step
+from headway.core.scheduler.step import Begin, Outcome, Row, Step
 from headway.executors.executor import ExecutorInfo
 
 # (decode sequences, their context) and (chunk, position it begins at): one of every kind, small and large.

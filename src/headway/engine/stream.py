@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 from headway.core.errors import HeadwayError
 from headway.core.request import Request, Times, Usage
-from headway.core.step import TokenLogprob
+from headway.core.scheduler.step import TokenLogprob
 
 
 @dataclass(slots=True)

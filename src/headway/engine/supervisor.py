@@ -20,7 +20,7 @@ from typing import Any
 
 from headway import child_process
 from headway.core.errors import ConfigError, EngineFailed, ModelError
-from headway.core.step import Outcome, Step
+from headway.core.scheduler.step import Outcome, Step
 from headway.engine import child
 from headway.executors.executor import Executor, ExecutorInfo
 

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
-from headway.core.step import TokenLogprob
+from headway.core.scheduler.step import TokenLogprob
 
 
 class Detokenizer(Protocol):

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from headway.core.pace import StepTime
-from headway.core.step import Outcome, Step
+from headway.core.scheduler.step import Outcome, Step
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,7 +13,7 @@ import numpy as np
 import numpy.typing as npt
 
 from headway.core.errors import ConfigError, EngineFailed, ModelError
-from headway.core.step import Outcome, Row, Step
+from headway.core.scheduler.step import Outcome, Row, Step
 from headway.executors.cpu import cpu_flags, instruction_set
 from headway.executors.executor import ExecutorInfo
 from headway.executors.memory import available_bytes

@@ -17,7 +17,7 @@ import numpy.typing as npt
 
 from headway.core.errors import EngineFailed
 from headway.core.request import Reason, SamplingParams
-from headway.core.step import Begin, RowResult, TokenLogprob
+from headway.core.scheduler.step import Begin, RowResult, TokenLogprob
 from headway.executors.choose import Chooser, top_tokens
 
 Floats = npt.NDArray[np.float32]

@@ -16,7 +16,7 @@ from typing import Literal
 from headway.core.errors import ConfigError, EngineFailed
 from headway.core.pace import StepTime
 from headway.core.request import Reason
-from headway.core.step import Begin, Outcome, Row, RowResult, Step, TokenLogprob
+from headway.core.scheduler.step import Begin, Outcome, Row, RowResult, Step, TokenLogprob
 from headway.executors import simulated_text
 from headway.executors.executor import ExecutorInfo
 from headway.executors.simulated_memory import MASK, ODD, OTHER_ODD, HashedKv

@@ -12,7 +12,7 @@ from collections.abc import Sequence as ReadOnlySequence
 import numpy as np
 
 from headway.core.errors import EngineFailed
-from headway.core.step import Row, Step
+from headway.core.scheduler.step import Row, Step
 
 MASK = (1 << 64) - 1
 ODD = 0x9E3779B97F4A7C15

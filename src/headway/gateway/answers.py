@@ -9,7 +9,7 @@ from typing import Protocol
 import msgspec
 
 from headway.core.request import Times, Usage
-from headway.core.step import TokenLogprob
+from headway.core.scheduler.step import TokenLogprob
 from headway.engine.factories import TextTokenizer
 from headway.engine.stream import Delta
 from headway.gateway.prepare import Call

@@ -9,7 +9,7 @@ import msgspec
 from aiohttp import web
 
 from headway.core.errors import MAX_RETRY_AFTER_S, Draining, NotFound
-from headway.core.front import RETRY_WHEN_CLOSED_S
+from headway.core.front.front import RETRY_WHEN_CLOSED_S
 from headway.gateway.service import SERVICE, Service
 from headway.wire.responses import Health, Index, ModelCard, ModelList, Version
 

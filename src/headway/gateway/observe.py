@@ -13,7 +13,7 @@ from typing import Protocol
 
 from aiohttp import web
 
-from headway.core.admission import NS_PER_S
+from headway.core.front.admission import NS_PER_S
 from headway.core.request import Times
 from headway.engine.stream import Delta
 from headway.metrics.exporter import Exporter

@@ -13,7 +13,7 @@ from headway.core.batch.climb import Climb
 from headway.core.batch.dispatch import Fault
 from headway.core.errors import Draining, EngineFailed, HeadwayError, InvalidRequest, KvExhausted, Refused
 from headway.core.request import Request, State, Times, Usage
-from headway.core.static import BatchLimits, StaticScheduler
+from headway.core.scheduler.static import BatchLimits, StaticScheduler
 from headway.engine import Delta, Engine, Stream
 from headway.offline.items import Item, Sketch, sketch
 from headway.offline.worker import Answered, Failed, is_out_of_memory

@@ -8,11 +8,11 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from headway.core.front import Front
+from headway.core.front.front import Front
+from headway.core.front.tenants import Tenants
 from headway.core.pace import StepTimeModel
 from headway.core.request import Request
-from headway.core.sequence import Ended
-from headway.core.tenants import Tenants
+from headway.core.scheduler.sequence import Ended
 from headway.simulate.engine import VirtualEngine
 from headway.simulate.fleet import Sending
 from headway.simulate.run import Record, Run

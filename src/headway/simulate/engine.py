@@ -5,15 +5,15 @@ from __future__ import annotations
 from bisect import bisect_right
 from collections.abc import Mapping
 
-from headway.core.front import Front
-from headway.core.kv import KvPool
+from headway.core.front.front import Front
 from headway.core.pace import StepTimeModel
 from headway.core.request import RequestId
-from headway.core.scheduler import Scheduler
-from headway.core.scheduler_base import SchedulerBase
-from headway.core.sequence import Event
-from headway.core.static import StaticScheduler
-from headway.core.step import Outcome, Step
+from headway.core.scheduler.base import SchedulerBase
+from headway.core.scheduler.kv import KvPool
+from headway.core.scheduler.scheduler import Scheduler
+from headway.core.scheduler.sequence import Event
+from headway.core.scheduler.static import StaticScheduler
+from headway.core.scheduler.step import Outcome, Step
 from headway.executors.simulated import SimulatedConfig, SimulatedExecutor
 from headway.simulate.run import RowRecord, StepRecord
 from headway.simulate.settings import VirtualWorker

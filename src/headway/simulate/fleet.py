@@ -12,18 +12,18 @@ from dataclasses import replace
 from heapq import heappop, heappush
 
 from headway.core.errors import HeadwayError
-from headway.core.fleet import Dispatch, Fleet
-from headway.core.front import NOTHING, Front
-from headway.core.ladder import Level, Mode
+from headway.core.fleet.fleet import Dispatch, Fleet
+from headway.core.fleet.routing import Choice
+from headway.core.fleet.worker import WorkerLoad, WorkerSpec
+from headway.core.front.front import NOTHING, Front
+from headway.core.front.ladder import Level, Mode
+from headway.core.front.overload import PromisesKept
+from headway.core.front.tenants import Tenants
+from headway.core.front.treatment import Asked
 from headway.core.lanes import Fit
-from headway.core.overload import PromisesKept
-from headway.core.policies import VLLM
 from headway.core.request import Request, Slo, State, Times, Usage
-from headway.core.routing import Choice
-from headway.core.sequence import Ended
-from headway.core.tenants import Tenants
-from headway.core.treatment import Asked
-from headway.core.worker import WorkerLoad, WorkerSpec
+from headway.core.scheduler.policies import VLLM
+from headway.core.scheduler.sequence import Ended
 from headway.simulate.engine import VirtualEngine
 from headway.simulate.run import Record, Run, Sample, Shift
 from headway.simulate.server import VirtualServer

@@ -17,11 +17,11 @@ import msgspec
 from headway.core.decisions import Decision
 from headway.core.errors import ConfigError, HeadwayError
 from headway.core.lanes import LaneLimits
-from headway.core.limits import SchedulerLimits
 from headway.core.pace import Shape, StepTime
 from headway.core.request import Reason, Request, Slo
-from headway.core.sequence import Ended, Event
-from headway.core.step import BrokenOutcome, Outcome, RowResult, Step
+from headway.core.scheduler.limits import SchedulerLimits
+from headway.core.scheduler.sequence import Ended, Event
+from headway.core.scheduler.step import BrokenOutcome, Outcome, RowResult, Step
 from headway.engine.assembly import assemble, step_time_model
 from headway.engine.config import engine_config
 from headway.engine.journal import VERSION, decision_line

@@ -9,10 +9,10 @@ from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 from headway.core.errors import HeadwayError
-from headway.core.kv import KvCounters
-from headway.core.ladder import Level
-from headway.core.limits import Counters
+from headway.core.front.ladder import Level
 from headway.core.request import RequestId
+from headway.core.scheduler.kv import KvCounters
+from headway.core.scheduler.limits import Counters
 from headway.executors.simulated import StepCost
 
 

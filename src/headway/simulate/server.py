@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Mapping
 from collections.abc import Sequence as ReadOnlySequence
 
-from headway.core.admission import AdmissionLimits
-from headway.core.front import Front, FrontLimits
+from headway.core.fleet.worker import WorkerLoad
+from headway.core.front.admission import AdmissionLimits
+from headway.core.front.front import Front, FrontLimits
 from headway.core.pace import StepTimeModel
 from headway.core.request import NO_SLO, Request, RequestId, Slo
-from headway.core.sequence import Ended, Event
-from headway.core.worker import WorkerLoad
+from headway.core.scheduler.sequence import Ended, Event
 from headway.metrics.worker_signals import Meter, Sample, Total
 from headway.simulate.engine import VirtualEngine
 from headway.simulate.settings import NO_LIMIT, VirtualWorker

@@ -6,18 +6,18 @@ from collections.abc import Callable, Mapping
 from collections.abc import Sequence as ReadOnlySequence
 from dataclasses import dataclass, field
 
-from headway.core.admission import AdmissionLimits
 from headway.core.errors import ConfigError
-from headway.core.front import FrontLimits
-from headway.core.ladder import Level, Mode
-from headway.core.limits import SchedulerLimits
+from headway.core.fleet.worker import WorkerSpec
+from headway.core.front.admission import AdmissionLimits
+from headway.core.front.front import FrontLimits
+from headway.core.front.ladder import Level, Mode
+from headway.core.front.tenants import NO_LIMITS, TenantLimits
+from headway.core.front.treatment import Degradation
 from headway.core.pace import StepTime
-from headway.core.policies import HEADWAY, Policy
 from headway.core.request import NO_SLO, Request, RequestId, Slo
-from headway.core.static import BatchLimits
-from headway.core.tenants import NO_LIMITS, TenantLimits
-from headway.core.treatment import Degradation
-from headway.core.worker import WorkerSpec
+from headway.core.scheduler.limits import SchedulerLimits
+from headway.core.scheduler.policies import HEADWAY, Policy
+from headway.core.scheduler.static import BatchLimits
 from headway.executors.simulated import StepCost
 
 NO_LIMIT = 1 << 60

@@ -21,8 +21,8 @@ from typing import NamedTuple
 
 from headway.core.errors import ConfigError, HeadwayError, Refused
 from headway.core.request import Request, RequestId
-from headway.core.sequence import Ended, Event, Produced
-from headway.core.static import StaticScheduler
+from headway.core.scheduler.sequence import Ended, Event, Produced
+from headway.core.scheduler.static import StaticScheduler
 from headway.simulate.engine import VirtualEngine
 from headway.simulate.run import Record, Run, StepRecord
 from headway.simulate.settings import VirtualRequest, VirtualSettings

@@ -18,7 +18,7 @@ from dataclasses import dataclass, replace
 from time import monotonic, monotonic_ns
 
 from headway import child_process
-from headway.core.worker import WorkerLoad
+from headway.core.fleet.worker import WorkerLoad
 from headway.workers import lifeline
 from headway.workers.kinds import HEADWAY
 from headway.workers.remote import RemoteConfig, RemoteWorker

@@ -12,9 +12,9 @@ import time
 from collections import Counter
 from collections.abc import Callable
 
-from headway.core.ledger import Amounts
+from headway.core.front.ledger import Amounts
+from headway.core.front.sharing import Mode, Sharing
 from headway.core.request import Request
-from headway.core.sharing import Mode, Sharing
 from headway.workers.quota_store import QuotaStore, QuotaStoreFault
 
 log = logging.getLogger("headway.quota")

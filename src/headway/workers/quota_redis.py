@@ -1,7 +1,7 @@
 """`RedisStore`: a `QuotaStore` in Redis, or in anything that speaks its protocol and runs its scripts (Valkey).
 
 One ask is one script, so it is one round trip, applied whole, and by the server's clock: those of the gateways need not
-agree. The script keeps and limits numbers as `MemoryStore` does; what to ask for is decided in `core/sharing.py`.
+agree. The script keeps and limits numbers as `MemoryStore` does; what to ask for is decided in `core/front/sharing.py`.
 """
 
 from __future__ import annotations
@@ -18,8 +18,8 @@ from redis.backoff import NoBackoff
 from redis.exceptions import NoScriptError, RedisError
 
 from headway.core.errors import ConfigError
-from headway.core.ledger import Amounts
-from headway.core.sharing import Answer, Ask, Got, Want
+from headway.core.front.ledger import Amounts
+from headway.core.front.sharing import Answer, Ask, Got, Want
 from headway.workers.quota_store import MAX_LEASE_S, SHORT_US, US_PER_MINUTE, QuotaStoreFault
 from headway.workers.quota_url import check_url
 

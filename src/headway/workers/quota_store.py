@@ -1,7 +1,7 @@
 """`QuotaStore`: where gateways that share limits meet. It keeps what each holds, and gives out what there is.
 
-What to ask for and what to give back is decided in `core/sharing.py`. `MemoryStore` is the whole of what a store does,
-in plain words and for gateways of one process; the contract suite holds the Redis one to it.
+What to ask for and what to give back is decided in `core/front/sharing.py`. `MemoryStore` is the whole of what a store
+does, in plain words and for gateways of one process; the contract suite holds the Redis one to it.
 """
 
 from __future__ import annotations
@@ -11,8 +11,8 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Protocol
 
-from headway.core.ledger import Amounts
-from headway.core.sharing import Answer, Ask, Got, Want
+from headway.core.front.ledger import Amounts
+from headway.core.front.sharing import Answer, Ask, Got, Want
 
 US_PER_MINUTE = 60_000_000
 SHORT_US = 1_000_000  # so long others hear that somebody wanted more than there was

@@ -10,7 +10,7 @@ from random import Random
 from time import monotonic_ns
 
 from headway.core.errors import ConfigError
-from headway.core.worker import WorkerLoad
+from headway.core.fleet.worker import WorkerLoad
 from headway.wire.http_address import HttpAddress, http_address
 from headway.wire.http_client import HttpClient, Timeouts, client_of
 from headway.wire.http_connection import Server

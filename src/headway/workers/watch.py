@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from random import Random
 from typing import Any
 
-from headway.core.worker import UNKNOWN, WorkerLoad
+from headway.core.fleet.worker import UNKNOWN, WorkerLoad
 from headway.metrics.worker_signals import Meter, read_metrics
 from headway.wire.http_client import HttpClient
 from headway.wire.http_connection import HttpFault

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import Protocol
 
 from headway.core.errors import HeadwayError
-from headway.core.worker import WorkerLoad
+from headway.core.fleet.worker import WorkerLoad
 
 Headers = tuple[tuple[bytes, bytes], ...]
 

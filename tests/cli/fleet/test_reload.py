@@ -19,7 +19,7 @@ from headway.cli.fleet.local import ENGINES
 from headway.cli.fleet.reload import LIVE, merged
 from headway.cli.layers import KEYS, Layers
 from headway.core.errors import ConfigError
-from headway.core.ladder import Level, Mode
+from headway.core.front.ladder import Level, Mode
 from headway.gateway import GatewayConfig
 from headway.gateway.tenancy import KeyFile
 from tests.cli.running import Server

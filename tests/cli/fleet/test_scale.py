@@ -14,9 +14,9 @@ from pathlib import Path
 import pytest
 
 from headway.cli.fleet.scale import AGAIN_S, Hook, ScaleHook
-from headway.core.admission import AdmissionLimits
-from headway.core.front import Front, FrontLimits
-from headway.core.replicas import Replicas
+from headway.core.front.admission import AdmissionLimits
+from headway.core.front.front import Front, FrontLimits
+from headway.core.front.replicas import Replicas
 from tests.gateway.fake import until
 
 

@@ -11,12 +11,12 @@ from typing import Any
 import aiohttp
 
 from headway.cli.address import bound_socket, url_of
-from headway.core.admission import AdmissionLimits
-from headway.core.front import Front, FrontLimits
+from headway.core.front.admission import AdmissionLimits
+from headway.core.front.front import Front, FrontLimits
+from headway.core.front.spare import batch_lane
+from headway.core.front.tenants import Tenants
+from headway.core.front.treatment import Degradation
 from headway.core.lanes import LaneLimits
-from headway.core.spare import batch_lane
-from headway.core.tenants import Tenants
-from headway.core.treatment import Degradation
 from headway.gateway import listening
 from headway.gateway.background.config import BackgroundConfig
 from headway.gateway.background.fleet import attach, routes_for

@@ -10,9 +10,9 @@ from typing import Any
 import openai
 import pytest
 
-from headway.core.ladder import Level, Mode
-from headway.core.tenants import TenantLimits, Tenants
-from headway.core.treatment import Degradation
+from headway.core.front.ladder import Level, Mode
+from headway.core.front.tenants import TenantLimits, Tenants
+from headway.core.front.treatment import Degradation
 from headway.gateway.tenancy import KeyFile, KeyRing
 from headway.store import Locked
 from tests.gateway.background.kept import keeping

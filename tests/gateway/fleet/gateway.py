@@ -9,12 +9,12 @@ from typing import Any
 import aiohttp
 
 from headway.cli.address import bound_socket, url_of
-from headway.core.admission import AdmissionLimits
-from headway.core.front import Front, FrontLimits
+from headway.core.fleet.worker import WorkerSpec
+from headway.core.front.admission import AdmissionLimits
+from headway.core.front.front import Front, FrontLimits
+from headway.core.front.tenants import Tenants
+from headway.core.front.treatment import Degradation
 from headway.core.request import Request
-from headway.core.tenants import Tenants
-from headway.core.treatment import Degradation
-from headway.core.worker import WorkerSpec
 from headway.gateway import GatewayConfig, listening
 from headway.gateway.fleet import (
     Counter,

@@ -9,11 +9,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from headway.core.admission import AdmissionLimits
 from headway.core.errors import HeadwayError, NoWorker
-from headway.core.front import NOTHING, Front, FrontLimits
+from headway.core.fleet.worker import WorkerSpec
+from headway.core.front.admission import AdmissionLimits
+from headway.core.front.front import NOTHING, Front, FrontLimits
 from headway.core.request import Request, Usage
-from headway.core.worker import WorkerSpec
 from headway.gateway.fleet.driver import FleetDriver, Place
 
 

@@ -7,7 +7,7 @@ import json
 
 import pytest
 
-from headway.core.worker import WorkerSpec
+from headway.core.fleet.worker import WorkerSpec
 from tests.gateway.fake import until
 from tests.gateway.fleet import faults
 from tests.gateway.fleet.gateway import CHAT, HELLO, gateway, member, over

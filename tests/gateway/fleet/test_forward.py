@@ -12,8 +12,8 @@ from typing import Any
 import openai
 import pytest
 
-from headway.core.front import FrontLimits
-from headway.core.tenants import TenantLimits, Tenants
+from headway.core.front.front import FrontLimits
+from headway.core.front.tenants import TenantLimits, Tenants
 from tests.gateway.driven import driving
 from tests.gateway.fake import serving, until
 from tests.gateway.fleet.gateway import CHAT, HELLO, Fleet, gateway, member, over
@@ -265,7 +265,7 @@ async def test_an_error_page_is_told_in_openais_shape() -> None:
 
 
 async def test_requests_wait_here_while_the_window_is_full_and_leave_in_order() -> None:
-    from headway.core.worker import WorkerSpec
+    from headway.core.fleet.worker import WorkerSpec
 
     async with upstreams() as (one,):
         one.gap_s = 0.05
@@ -279,7 +279,7 @@ async def test_requests_wait_here_while_the_window_is_full_and_leave_in_order() 
 
 
 async def test_who_waits_too_long_is_turned_away_with_a_time_to_come_back() -> None:
-    from headway.core.worker import WorkerSpec
+    from headway.core.fleet.worker import WorkerSpec
 
     async with upstreams() as (one,):
         one.gap_s = 0.2

@@ -6,9 +6,9 @@ import asyncio
 import contextlib
 import random
 
-from headway.core.front import FrontLimits
-from headway.core.tenants import TenantLimits, Tenants
-from headway.core.worker import WorkerSpec
+from headway.core.fleet.worker import WorkerSpec
+from headway.core.front.front import FrontLimits
+from headway.core.front.tenants import TenantLimits, Tenants
 from tests.gateway.fake import until
 from tests.gateway.fleet import faults
 from tests.gateway.fleet.gateway import Fleet, gateway, member

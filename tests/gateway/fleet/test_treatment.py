@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
-from headway.core.ladder import Level, Mode
-from headway.core.tenants import TenantLimits, Tenants
-from headway.core.treatment import Degradation
+from headway.core.front.ladder import Level, Mode
+from headway.core.front.tenants import TenantLimits, Tenants
+from headway.core.front.treatment import Degradation
 from tests.gateway.fleet.gateway import CHAT, HELLO, Fleet, over
 from tests.gateway.fleet.upstream import upstreams
 

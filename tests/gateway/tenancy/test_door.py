@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from headway.core.tenants import TenantLimits, Tenants
+from headway.core.front.tenants import TenantLimits, Tenants
 from headway.gateway.tenancy import KeyFile, KeyRing
 from headway.gateway.tenancy.auth import duration
 from tests.gateway.fleet.gateway import CHAT, HELLO, over

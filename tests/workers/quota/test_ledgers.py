@@ -12,9 +12,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from headway.core.errors import QuotaExceeded
-from headway.core.ledger import NS_PER_MINUTE, Amounts, Lease, Ledger
-from headway.core.sharing import Sharing
-from headway.core.tenants import TenantLimits
+from headway.core.front.ledger import NS_PER_MINUTE, Amounts, Lease, Ledger
+from headway.core.front.sharing import Sharing
+from headway.core.front.tenants import TenantLimits
 from headway.workers.quota_redis import RedisStore
 from headway.workers.quota_store import MemoryStore, QuotaStore
 from tests.laws.test_quota import limits, moves, total

@@ -13,10 +13,10 @@ from time import monotonic, monotonic_ns
 import pytest
 
 from headway.core.errors import ConfigError, Refused
-from headway.core.ledger import Amounts, Lease, Ledger
+from headway.core.front.ledger import Amounts, Lease, Ledger
+from headway.core.front.sharing import Loss, Mode, Sharing
+from headway.core.front.tenants import TenantLimits
 from headway.core.request import Request
-from headway.core.sharing import Loss, Mode, Sharing
-from headway.core.tenants import TenantLimits
 from headway.workers.quota import SharedQuotas
 from headway.workers.quota_redis import RedisStore
 from headway.workers.quota_url import PASSWORD_ENV, check_url, shown_url, with_password, without_password

@@ -11,8 +11,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from headway.core.ledger import Amounts
-from headway.core.sharing import Answer, Ask, Got, Want
+from headway.core.front.ledger import Amounts
+from headway.core.front.sharing import Answer, Ask, Got, Want
 from headway.workers.quota_redis import RedisStore
 from headway.workers.quota_store import MemoryStore, QuotaStore, QuotaStoreFault
 from tests.redis_server import RedisServer

@@ -17,8 +17,8 @@ from headway.cli.fleet.scale import Hook, ScaleHook
 from headway.cli.fleet.tables import worker_table
 from headway.cli.layers import Effective, Layers
 from headway.core.errors import ConfigError, HeadwayError
-from headway.core.front import Front
-from headway.core.tenants import Tenants
+from headway.core.front.front import Front
+from headway.core.front.tenants import Tenants
 from headway.engine.assembly import default_slo
 from headway.engine.journal import Journal, decision_line
 from headway.gateway import GatewayConfig

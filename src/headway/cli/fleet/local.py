@@ -11,7 +11,7 @@ from typing import Any
 from headway.cli.config import ENGINE_KEYS, SERVE_KEYS, Key
 from headway.cli.goals import GOALS
 from headway.cli.layers import Effective
-from headway.core.worker import WorkerSpec
+from headway.core.fleet.worker import WorkerSpec
 from headway.gateway.fleet import Member
 from headway.models import DEFAULT_MODEL
 from headway.workers.local import LocalConfig, LocalWorker

@@ -12,13 +12,13 @@ from headway.cli.fleet.tables import TokenizerTable, Where, WorkerTable, worker_
 from headway.cli.fleet.tokenizers import TokenizerCounter
 from headway.cli.keeping import batch_slots
 from headway.cli.layers import Effective
-from headway.core.admission import AdmissionLimits
 from headway.core.errors import ConfigError
-from headway.core.front import FrontLimits
+from headway.core.front.admission import AdmissionLimits
+from headway.core.front.front import FrontLimits
+from headway.core.front.replicas import ReplicaLimits
+from headway.core.front.spare import batch_lane
+from headway.core.front.treatment import Degradation
 from headway.core.lanes import LaneLimits
-from headway.core.replicas import ReplicaLimits
-from headway.core.spare import batch_lane
-from headway.core.treatment import Degradation
 from headway.engine.assembly import NO_LIMIT, ns
 from headway.gateway.fleet import MAX_MODEL_LEN, Counter, Member
 from headway.workers.remote import RemoteConfig, RemoteWorker

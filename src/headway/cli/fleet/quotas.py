@@ -6,8 +6,8 @@ import secrets
 import socket
 
 from headway.cli.config import ServeConfig
-from headway.core.front import Front
-from headway.core.sharing import Loss, Sharing
+from headway.core.front.front import Front
+from headway.core.front.sharing import Loss, Sharing
 from headway.engine.assembly import ns
 from headway.workers.quota import SharedQuotas
 from headway.workers.quota_url import shown_url, with_password

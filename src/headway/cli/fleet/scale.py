@@ -12,7 +12,7 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from headway.core.front import Front
+from headway.core.front.front import Front
 
 log = logging.getLogger("headway")
 

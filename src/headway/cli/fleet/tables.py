@@ -14,8 +14,8 @@ from urllib.parse import urlsplit
 
 from headway.cli.toml_file import Document, read_document
 from headway.core.errors import ConfigError
-from headway.core.tenants import NO_LIMITS, TenantLimits
-from headway.core.worker import WorkerSpec
+from headway.core.fleet.worker import WorkerSpec
+from headway.core.front.tenants import NO_LIMITS, TenantLimits
 
 TABLES = ("worker", "tenant", "tokenizer")
 EVERYBODY = "*"  # the tenant whose limits hold for all that have none of their own

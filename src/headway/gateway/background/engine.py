@@ -7,9 +7,9 @@ import time
 import msgspec
 from aiohttp import web
 
-from headway.core.front import Front
+from headway.core.front.front import Front
+from headway.core.front.spare import BATCH_PRIORITY, check_possible, has_spare
 from headway.core.request import BATCH, NO_SLO, Usage
-from headway.core.spare import BATCH_PRIORITY, check_possible, has_spare
 from headway.gateway import inform
 from headway.gateway.app import installed_version
 from headway.gateway.background.app import add_background_routes

@@ -11,8 +11,8 @@ from typing import Any, cast
 from aiohttp import web
 
 from headway.core.errors import NoWorker, Shed
+from headway.core.front.spare import check_possible, has_spare
 from headway.core.request import NO_SLO, Request, Usage
-from headway.core.spare import check_possible, has_spare
 from headway.gateway.background.app import add_background_routes
 from headway.gateway.background.config import BackgroundConfig
 from headway.gateway.background.metrics import BackgroundCollector

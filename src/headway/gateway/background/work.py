@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from typing import Protocol
 
 from headway.core.errors import InvalidRequest
-from headway.core.front import NOTHING
+from headway.core.front.front import NOTHING
 from headway.core.request import Usage
 from headway.wire.json_fields import JsonFields
 

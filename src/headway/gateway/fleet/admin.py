@@ -8,8 +8,8 @@ import msgspec
 from aiohttp import web
 
 from headway.core.errors import HeadwayError, InvalidRequest
-from headway.core.ladder import Level, Mode
-from headway.core.worker import LOAD_FIELDS, WorkerState
+from headway.core.fleet.worker import LOAD_FIELDS, WorkerState
+from headway.core.front.ladder import Level, Mode
 from headway.gateway.admin import check_local
 from headway.gateway.fleet.service import FLEET, FleetService
 from headway.gateway.inform import json_response

@@ -9,9 +9,9 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 from headway.core.errors import InvalidRequest
+from headway.core.front.spare import BATCH_PRIORITY
+from headway.core.front.treatment import Asked, Treatment
 from headway.core.request import BATCH, ONLINE, Request, SamplingParams, Slo
-from headway.core.spare import BATCH_PRIORITY
-from headway.core.treatment import Asked, Treatment
 from headway.gateway.fleet.counting import MEDIA_TOKENS, count_exactly, prefix_of, text_size
 from headway.gateway.fleet.cutting import Fields, check_optional, drop_optional, trim
 from headway.gateway.fleet.scan import Scan

@@ -13,15 +13,15 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, replace
 from typing import Any
 
-from headway.core.admission import AdmissionLimits
 from headway.core.errors import HeadwayError, NoWorker
-from headway.core.fleet import Dispatch
-from headway.core.front import NOTHING, Front, FrontLimits
-from headway.core.ladder import Level, LevelChange, Mode
-from headway.core.overload import PromisesKept
+from headway.core.fleet.fleet import Dispatch
+from headway.core.fleet.worker import WorkerLoad, WorkerSpec
+from headway.core.front.admission import AdmissionLimits
+from headway.core.front.front import NOTHING, Front, FrontLimits
+from headway.core.front.ladder import Level, LevelChange, Mode
+from headway.core.front.overload import PromisesKept
+from headway.core.front.treatment import Degradation
 from headway.core.request import Request, RequestId, State, Usage
-from headway.core.treatment import Degradation
-from headway.core.worker import WorkerLoad, WorkerSpec
 from headway.engine.journal import Journal
 from headway.workers.quota import SharedQuotas
 

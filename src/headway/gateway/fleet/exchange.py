@@ -9,7 +9,7 @@ from __future__ import annotations
 from aiohttp import web
 
 from headway.core.errors import HeadwayError, InvalidRequest, NotFound, Refused
-from headway.core.front import NOTHING
+from headway.core.front.front import NOTHING
 from headway.core.request import Request, Usage
 from headway.gateway.edge import REQUEST_ID, internal_error
 from headway.gateway.fleet.headers import SHOWN, TRAIL, to_client

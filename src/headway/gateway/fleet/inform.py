@@ -5,7 +5,7 @@ from __future__ import annotations
 from aiohttp import web
 
 from headway.core.errors import MAX_RETRY_AFTER_S, Draining, NotFound, NoWorker
-from headway.core.front import RETRY_WHEN_CLOSED_S
+from headway.core.front.front import RETRY_WHEN_CLOSED_S
 from headway.gateway.fleet.headers import CALLER
 from headway.gateway.fleet.service import FLEET, FleetService
 from headway.gateway.inform import STARTED_S, json_response

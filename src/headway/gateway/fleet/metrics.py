@@ -7,11 +7,11 @@ from collections.abc import Iterable, Iterator, Mapping
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily
 from prometheus_client.metrics_core import Metric as MetricFamily
 
-from headway.core.breaker import Trust
-from headway.core.front import Front
-from headway.core.ladder import Level
-from headway.core.sharing import Mode
-from headway.core.worker import LOAD_FIELDS, Signal, WorkerState
+from headway.core.fleet.breaker import Trust
+from headway.core.fleet.worker import LOAD_FIELDS, Signal, WorkerState
+from headway.core.front.front import Front
+from headway.core.front.ladder import Level
+from headway.core.front.sharing import Mode
 from headway.gateway.fleet.driver import FleetDriver
 from headway.gateway.fleet.figures import Figures, Histogram
 from headway.metrics.names import METRICS, Metric

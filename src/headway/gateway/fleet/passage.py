@@ -10,7 +10,7 @@ import msgspec
 from aiohttp import web
 
 from headway.core.errors import InvalidRequest
-from headway.core.treatment import Asked
+from headway.core.front.treatment import Asked
 from headway.gateway.edge import REQUEST_ID
 from headway.gateway.fleet.admit import plain_request
 from headway.gateway.fleet.counting import FIRST_RATIO

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from headway.core.errors import ConfigError, NotFound
-from headway.core.worker import WorkerLoad, WorkerSpec
+from headway.core.fleet.worker import WorkerLoad, WorkerSpec
 from headway.gateway.fleet.driver import FleetDriver
 from headway.workers.worker import Worker
 

@@ -11,7 +11,7 @@ from typing import Any, Protocol, TypeVar
 
 from aiohttp import web
 
-from headway.core.front import Front
+from headway.core.front.front import Front
 from headway.core.request import Request
 from headway.gateway.background.work import Wanted
 from headway.gateway.fleet.config import FleetConfig

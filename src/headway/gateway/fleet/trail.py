@@ -9,9 +9,9 @@ from collections import OrderedDict
 from time import monotonic_ns
 from typing import Any
 
-from headway.core.fleet import Dispatch
+from headway.core.fleet.fleet import Dispatch
+from headway.core.fleet.routing import Choice
 from headway.core.request import Request, Slo, Usage
-from headway.core.routing import Choice
 from headway.gateway.fleet.figures import Figures
 from headway.gateway.observe import Part
 

@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 from headway.core.errors import HeadwayError
-from headway.core.ledger import Quota
+from headway.core.front.ledger import Quota
 from headway.gateway.tenancy.keys import KeyRing
 
 _SCHEME = "bearer "

@@ -13,9 +13,9 @@ import msgspec
 import numpy as np
 
 from headway.core.errors import ConfigError
-from headway.core.limits import SchedulerLimits
 from headway.core.pace import Shape
-from headway.core.policies import POLICIES, Policy
+from headway.core.scheduler.limits import SchedulerLimits
+from headway.core.scheduler.policies import POLICIES, Policy
 from headway.executors.simulated import StepCost
 from headway.simulate.fit.terms import COLUMNS, REQUEST, Floats, step_cost
 from headway.simulate.settings import VirtualWorker

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from headway.core.errors import ConfigError, HeadwayError
-from headway.core.front import FrontLimits
+from headway.core.front.front import FrontLimits
 from headway.core.request import Request
 from headway.executors.simulated import StepCost
 from headway.simulate.drive import Pulling

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from headway.core.errors import ConfigError
-from headway.core.policies import POLICIES
+from headway.core.scheduler.policies import POLICIES
 from headway.simulate.fit.model import Server, Valid
 from headway.simulate.fit.read import Line, lines_of
 from headway.simulate.fit.terms import Equations, Floats

@@ -9,9 +9,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence as ReadOnlySequence
 
-from headway.core.kv import Evicted
-from headway.core.residents import Residents
-from headway.core.sequence import Sequence
+from headway.core.scheduler.kv import Evicted
+from headway.core.scheduler.residents import Residents
+from headway.core.scheduler.sequence import Sequence
 
 _GROW, _PUBLISH = 0, 1
 

@@ -21,15 +21,15 @@ from dataclasses import dataclass
 from operator import itemgetter
 
 from headway.core.decisions import Listener, ignore
-from headway.core.draft import Draft
-from headway.core.kv import KvPool
 from headway.core.lanes import Fit, Pull
-from headway.core.limits import SchedulerLimits
 from headway.core.pace import StepTimeModel
 from headway.core.request import Request, State
-from headway.core.scheduler_base import SchedulerBase
-from headway.core.sequence import Sequence
-from headway.core.step import Step
+from headway.core.scheduler.base import SchedulerBase
+from headway.core.scheduler.draft import Draft
+from headway.core.scheduler.kv import KvPool
+from headway.core.scheduler.limits import SchedulerLimits
+from headway.core.scheduler.sequence import Sequence
+from headway.core.scheduler.step import Step
 
 SHORTEST_BUCKET_TOKENS = 32
 

@@ -11,9 +11,9 @@ from collections.abc import Sequence as ReadOnlySequence
 from dataclasses import dataclass
 
 from headway.core.errors import MAX_RETRY_AFTER_S, ContextLengthExceeded, InvalidRequest, KvClaimed, QueueFull
-from headway.core.ledger import Amounts, Lease, Ledger
+from headway.core.front.ledger import Amounts, Lease, Ledger
+from headway.core.front.tenants import Tenants
 from headway.core.request import Request
-from headway.core.tenants import Tenants
 
 NS_PER_S = 1_000_000_000
 # What each later start leaves of an earlier one in the drain rate: about the last fifty matter.

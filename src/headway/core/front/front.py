@@ -13,25 +13,25 @@ from collections.abc import Iterator, Mapping
 from collections.abc import Sequence as ReadOnlySequence
 from dataclasses import dataclass
 
-from headway.core.admission import NS_PER_S, Admission, AdmissionLimits, Reservation
 from headway.core.alarms import Alarms
 from headway.core.decisions import Decision, Kind, Listener, submitted
 from headway.core.errors import Draining, Expired, HeadwayError, InvalidRequest, Refused, WorkerLost
 from headway.core.fairness import Fairness
-from headway.core.fleet import Dispatch, Fleet
-from headway.core.ladder import Ladder, Level, LevelChange, Mode
+from headway.core.fleet.fleet import Dispatch, Fleet
+from headway.core.fleet.routing import Choice
+from headway.core.fleet.worker import WorkerLoad, WorkerSpec
+from headway.core.front.admission import NS_PER_S, Admission, AdmissionLimits, Reservation
+from headway.core.front.ladder import Ladder, Level, LevelChange, Mode
+from headway.core.front.ledger import Ledger
+from headway.core.front.overload import Overload
+from headway.core.front.promises import Promises, expired, unreachable
+from headway.core.front.replicas import ANY_NUMBER, ReplicaLimits
+from headway.core.front.tenants import Tenants
+from headway.core.front.treatment import Asked, Degradation, Treatment
 from headway.core.lanes import ONE_LANE, Accepts, Fit, LaneLimits, Lanes
-from headway.core.ledger import Ledger
-from headway.core.overload import Overload
 from headway.core.pace import StepTimeModel
-from headway.core.policies import HEADWAY, Policy
-from headway.core.promises import Promises, expired, unreachable
-from headway.core.replicas import ANY_NUMBER, ReplicaLimits
 from headway.core.request import Request, RequestId, State, Usage, move
-from headway.core.routing import Choice
-from headway.core.tenants import Tenants
-from headway.core.treatment import Asked, Degradation, Treatment
-from headway.core.worker import WorkerLoad, WorkerSpec
+from headway.core.scheduler.policies import HEADWAY, Policy
 
 # A restart takes a few seconds, and so does another server's taking over.
 RETRY_WHEN_CLOSED_S = 5.0

@@ -8,17 +8,17 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 
 from headway.core.decisions import Decision, Listener, ignore
-from headway.core.draft import Draft
 from headway.core.errors import EngineFailed, HeadwayError
-from headway.core.kv import KvPool
 from headway.core.lanes import Pull
-from headway.core.leap import Leap
-from headway.core.limits import Counters, SchedulerLimits
 from headway.core.pace import StepTimeModel
 from headway.core.request import Reason, Request, RequestId, State, move
-from headway.core.residents import Residents
-from headway.core.sequence import Ended, Event, Produced, Sequence
-from headway.core.step import Outcome, Row, RowResult, Step, answers
+from headway.core.scheduler.draft import Draft
+from headway.core.scheduler.kv import KvPool
+from headway.core.scheduler.leap import Leap
+from headway.core.scheduler.limits import Counters, SchedulerLimits
+from headway.core.scheduler.residents import Residents
+from headway.core.scheduler.sequence import Ended, Event, Produced, Sequence
+from headway.core.scheduler.step import Outcome, Row, RowResult, Step, answers
 
 # A plan so soon after a commit follows from it: what lies between (telling tokens, serving clients) is the step's cost.
 SAME_BREATH_NS = 5_000_000

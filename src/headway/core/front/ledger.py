@@ -6,7 +6,7 @@ any time t a tenant spends at most `limit + limit × t / minute`. Tokens are tak
 `max_tokens`), so that no number of concurrent calls can spend more; the rest comes back when a request ends.
 
 Of several gateways that share limits each has its own ledger, which may grant only what it was given (`allow`, with
-`refill_ratio` 0): whoever moves allowances between them stores numbers, and decides nothing (`core/sharing.py`).
+`refill_ratio` 0): whoever moves allowances between them stores numbers, and decides nothing (`core/front/sharing.py`).
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from collections.abc import Sequence as ReadOnlySequence
 from dataclasses import dataclass
 
 from headway.core.errors import MAX_RETRY_AFTER_S, QuotaExceeded, QuotaStoreLost, Refused
-from headway.core.tenants import NO_LIMITS, TenantLimits
+from headway.core.front.tenants import NO_LIMITS, TenantLimits
 
 NS_PER_MINUTE = 60_000_000_000
 # How much a finished request's stay counts beside what is known of those before it.

@@ -6,8 +6,8 @@ import math
 
 from headway.core.pace import Shape, chunk_attention
 from headway.core.request import State
-from headway.core.sequence import Sequence
-from headway.core.step import Begin, Row, Step
+from headway.core.scheduler.sequence import Sequence
+from headway.core.scheduler.step import Begin, Row, Step
 
 
 class Draft:

@@ -6,10 +6,10 @@ from dataclasses import dataclass
 
 from headway.core.decisions import Decision, Listener
 from headway.core.errors import ConfigError, NotFound, NoWorker
+from headway.core.fleet.routing import Choice, choose, within_fair_share
+from headway.core.fleet.worker import Flight, WorkerLoad, WorkerSpec, WorkerState
 from headway.core.lanes import Fit
 from headway.core.request import Request, RequestId
-from headway.core.routing import Choice, choose, within_fair_share
-from headway.core.worker import Flight, WorkerLoad, WorkerSpec, WorkerState
 
 # How much one request counts in what is typical of them.
 TYPICAL_RATE = 0.05

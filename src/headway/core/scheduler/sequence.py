@@ -5,9 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from headway.core.errors import HeadwayError
-from headway.core.kv import Table
 from headway.core.request import Reason, Request, State, Times, Usage
-from headway.core.step import TokenLogprob
+from headway.core.scheduler.kv import Table
+from headway.core.scheduler.step import TokenLogprob
 
 
 class Sequence:

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence as ReadOnlySequence
 
-from headway.core.kv import Evicted, KvPool, Scope
 from headway.core.request import Request, RequestId, State, move
-from headway.core.sequence import Sequence
+from headway.core.scheduler.kv import Evicted, KvPool, Scope
+from headway.core.scheduler.sequence import Sequence
 
 
 class Residents:

@@ -10,7 +10,7 @@ from collections.abc import Callable
 from collections.abc import Sequence as ReadOnlySequence
 from dataclasses import dataclass
 
-from headway.core.sequence import Sequence
+from headway.core.scheduler.sequence import Sequence
 
 # Chooses who gives up its KV, among those who can (in order of start, never empty), at a time.
 Victim = Callable[[ReadOnlySequence[Sequence], int], Sequence]

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from headway.core.admission import Admission
-from headway.core.ladder import Ladder, Level, Pressure
-from headway.core.replicas import ANY_NUMBER, ReplicaLimits, Replicas
+from headway.core.front.admission import Admission
+from headway.core.front.ladder import Ladder, Level, Pressure
+from headway.core.front.replicas import ANY_NUMBER, ReplicaLimits, Replicas
+from headway.core.front.tenants import TenantLimits
+from headway.core.front.treatment import Asked, Degradation, Treatment, treat
 from headway.core.request import Request
-from headway.core.tenants import TenantLimits
-from headway.core.treatment import Asked, Degradation, Treatment, treat
 
 # Over how long it is measured: what each of these intervals leaves of those before it.
 INTERVAL_NS = 1_000_000_000

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 from headway.core.errors import ConfigError
-from headway.core.step import Outcome, Step
+from headway.core.scheduler.step import Outcome, Step
 
 KvFull = Literal["preempt", "wait", "reject"]
 

@@ -20,8 +20,8 @@ from dataclasses import dataclass
 from enum import Enum
 from itertools import islice
 
-from headway.core.ledger import Amounts, Ledger
-from headway.core.tenants import TenantLimits
+from headway.core.front.ledger import Amounts, Ledger
+from headway.core.front.tenants import TenantLimits
 
 NS_PER_S = 1_000_000_000
 # After so much of the lease without an answer the gateway counts itself as cut off: before the others can have its

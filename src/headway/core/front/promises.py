@@ -7,8 +7,8 @@ from dataclasses import replace
 
 from headway.core.errors import Expired, TtftUnreachable
 from headway.core.pace import Shape, StepTime, StepTimeModel
-from headway.core.policies import Policy
 from headway.core.request import BATCH, Request
+from headway.core.scheduler.policies import Policy
 
 # Of a fleet nobody knows how long a step takes; what is known of it is how fast it drains.
 UNKNOWN_STEP_TIME = StepTime(0.0, 0.0, 0.0, 0.0, 0.0)

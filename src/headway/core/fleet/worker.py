@@ -9,11 +9,11 @@ from __future__ import annotations
 from collections import deque
 from dataclasses import dataclass, fields, replace
 
-from headway.core.breaker import Breaker
 from headway.core.errors import ConfigError
-from headway.core.prompt_time import PromptTime
+from headway.core.fleet.breaker import Breaker
+from headway.core.fleet.prompt_time import PromptTime
+from headway.core.fleet.window import Window
 from headway.core.request import PREFIX_TOKENS, Request, RequestId
-from headway.core.window import Window
 
 # A signal is believed whole for so long, then half as much with each half-life, and from `FORGOTTEN_NS` on not at all.
 FRESH_NS = 250_000_000

@@ -11,18 +11,18 @@ the ITL promise allow, in order of their TTFT slack, those already begun and tho
 from __future__ import annotations
 
 from headway.core.decisions import Decision, Listener, ignore
-from headway.core.draft import Draft
 from headway.core.errors import KvExhausted
-from headway.core.kv import KvPool
 from headway.core.lanes import Fit, Pull, Standing, standing
-from headway.core.leap import Leap
-from headway.core.limits import SchedulerLimits
 from headway.core.pace import Shape, StepTimeModel
-from headway.core.policies import HEADWAY, Policy
 from headway.core.request import Request, State
-from headway.core.scheduler_base import SchedulerBase
-from headway.core.sequence import Sequence
-from headway.core.step import Step
+from headway.core.scheduler.base import SchedulerBase
+from headway.core.scheduler.draft import Draft
+from headway.core.scheduler.kv import KvPool
+from headway.core.scheduler.leap import Leap
+from headway.core.scheduler.limits import SchedulerLimits
+from headway.core.scheduler.policies import HEADWAY, Policy
+from headway.core.scheduler.sequence import Sequence
+from headway.core.scheduler.step import Step
 
 # A prompt that was begun gets at least one block in this many steps, even when decode has no time to spare.
 YIELD_EVERY = 4

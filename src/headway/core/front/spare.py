@@ -6,8 +6,8 @@ is a request like any other, in the lane `batch`, behind everybody, and never ag
 
 from __future__ import annotations
 
-from headway.core.front import Front
-from headway.core.ladder import Level
+from headway.core.front.front import Front
+from headway.core.front.ladder import Level
 from headway.core.lanes import LaneLimits
 from headway.core.request import BATCH, Request
 

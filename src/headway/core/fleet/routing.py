@@ -15,9 +15,9 @@ from collections.abc import Iterable
 from collections.abc import Sequence as ReadOnlySequence
 from dataclasses import dataclass
 
+from headway.core.fleet.worker import UNKNOWN as SILENT
+from headway.core.fleet.worker import Signal, WorkerState, belief
 from headway.core.request import Request
-from headway.core.worker import UNKNOWN as SILENT
-from headway.core.worker import Signal, WorkerState, belief
 
 BURST_SLACK = 2
 

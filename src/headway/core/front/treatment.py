@@ -14,9 +14,9 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 from headway.core.errors import ContextLengthExceeded, Shed
-from headway.core.ladder import Ladder, Level
+from headway.core.front.ladder import Ladder, Level
+from headway.core.front.tenants import TenantLimits
 from headway.core.request import RequestId
-from headway.core.tenants import TenantLimits
 
 # What to do with a prompt beyond the context limit.
 Overlong = Literal["reject", "async", "trim"]
