@@ -9,6 +9,7 @@ ARGS ?=
 # What was set up, each written when it is complete: to serve, to develop, and the default model.
 RUNTIME := $(VENV)/.runtime
 DEV := $(VENV)/.dev
+RAY := $(VENV)/.ray
 FETCHED := $(VENV)/.fetched-$(subst /,_,$(MODEL))
 
 .PHONY: help setup install serve test test-slow lint format docs clean
@@ -29,7 +30,7 @@ PYTEST := $(BIN)/python -m pytest --numprocesses=$$(($$(nproc 2>/dev/null || ech
 test: $(FETCHED) $(DEV) ## the test suite, but for what takes minutes (ARGS="-k name ...")
 	$(PYTEST) -m "not slow" $(ARGS)
 
-test-slow: $(FETCHED) $(DEV) ## the rest of it: many seeds, many kills, long loads
+test-slow: $(FETCHED) $(RAY) ## the rest of it: many seeds, many kills, long loads, Ray
 	$(PYTEST) -m slow $(ARGS)
 
 lint: $(DEV) ## ruff and mypy
@@ -60,6 +61,11 @@ $(RUNTIME): pyproject.toml constraints.txt
 $(DEV): $(RUNTIME)
 	@echo "Installing what tests and checks need (about 180 MB more)"
 	@$(PIP_INSTALL) --editable '.[dev]'
+	@touch $@
+
+$(RAY): $(DEV)
+	@echo "Installing Ray (about 250 MB more)"
+	@$(PIP_INSTALL) --editable '.[ray]'
 	@touch $@
 
 $(FETCHED): $(RUNTIME)

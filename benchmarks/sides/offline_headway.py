@@ -28,7 +28,7 @@ from headway.offline.worker import Answered, Failed, Worker
 class Instant:
     """A worker that says the same to everybody, at once."""
 
-    id, batch, models = "instant", 0, ()
+    id, batch, models, shared = "instant", 0, (), False
     body = json.dumps({"choices": [{"text": "x" * 200}]}).encode()
 
     def climb(self) -> Climb:
@@ -36,6 +36,9 @@ class Instant:
 
     def prepare(self, item: Item) -> Sketch:
         return sketch(item)
+
+    async def strain(self) -> float:
+        return 0.0
 
     async def start(self) -> None: ...
     async def close(self) -> None: ...

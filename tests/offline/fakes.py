@@ -43,6 +43,11 @@ class FakeWorker:
         self._at_once = at_once
         self._delay_s = delay_s
 
+    shared = False
+
+    async def strain(self) -> float:
+        return 0.0
+
     def climb(self) -> Climb:
         return Climb(self._at_once, self._at_once)
 
@@ -95,7 +100,7 @@ def write_lines(path, lines) -> None:
 
 
 def wanted(**more: Any) -> Wanted:
-    return Wanted(limits=JobLimits(retry=QUICK), **more)
+    return Wanted(**{"limits": JobLimits(retry=QUICK), **more})
 
 
 def batch(output, worker, wants: Wanted | None = None) -> Batch:

@@ -17,6 +17,7 @@ from typing import Annotated, Any, Literal, TypeVar, Union, get_args, get_origin
 
 from cyclopts import Group, Parameter, Token, convert
 
+from headway.core.batch.hours import Hours
 from headway.core.errors import ConfigError
 from headway.core.front.ladder import Level, Mode
 from headway.core.front.replicas import ReplicaLimits
@@ -65,6 +66,10 @@ class ServeConfig:
             "Origins whose web pages may call this server, with commas between; * is any.", "Network", default="none"
         ),
     ] = None
+    metrics_names: Annotated[
+        Literal["headway", "vllm"],
+        Setting("Names at /metrics: ours alone, or vLLM's as well, for dashboards that were made for it.", "Network"),
+    ] = "headway"
     worker: Annotated[
         tuple[str, ...],
         Setting(
@@ -167,10 +172,19 @@ class ServeConfig:
     batch_retention: Annotated[
         float, Setting("Seconds that an ended batch and its output files are kept.", "Background", 1)
     ] = 2_592_000.0
+    batch_window: Annotated[
+        tuple[str, ...],
+        Setting(
+            "Begin lines of batches only at this time of the day, as 01:00-06:00; may be repeated.",
+            "Background",
+            default="always",
+        ),
+    ] = ()
     engine: EngineConfig = dataclasses.field(default_factory=EngineConfig)
 
     def __post_init__(self) -> None:
         ladder_modes(self.ladder)
+        batch_hours(self.batch_window)
         if self.quota_store is not None:
             check_url(self.quota_store)
         ReplicaLimits(self.min_replicas, self.max_replicas)
@@ -189,6 +203,14 @@ def ladder_modes(said: Sequence[str]) -> dict[Level, Mode]:
             )
         modes[levels[name]] = Mode(mode)
     return modes
+
+
+def batch_hours(spans: tuple[str, ...], *, param: str = "batch_window") -> Hours:
+    """Raises ConfigError."""
+    try:
+        return Hours.parse(spans)
+    except ValueError as error:
+        raise ConfigError(f"{param.replace('_', '-')}: {error}.", param=param) from None
 
 
 @dataclass(frozen=True, slots=True)
@@ -267,9 +289,10 @@ GROUPS = {
     name: Group(name, sort_key=place)
     for place, name in enumerate(
         (
+            "Simulation",
             "Input",  # of `batch`
             *("Goal", "Output", "Network", "Model", "Fleet", "Background", "Concurrency and batching"),
-            *("Order and concurrency", "Failures"),  # of `batch`
+            *("Order and concurrency", "Leaving others their due", "Ray", "Failures"),  # of `batch`
             *("Search", "Grid", "Profile", "Load", "Prompts"),  # of `bench`
             *("Promises", "Lanes", "Runtime"),
             *("Server", "Client", "Report"),  # of `bench`

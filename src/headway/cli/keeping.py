@@ -11,7 +11,7 @@ from pathlib import Path
 from aiohttp import web
 
 from headway.cli.banner import counted
-from headway.cli.config import ServeConfig
+from headway.cli.config import ServeConfig, batch_hours
 from headway.core.errors import ConfigError
 from headway.engine import Engine
 from headway.gateway.background import engine, fleet
@@ -100,4 +100,5 @@ def _settings(config: ServeConfig, *, gateway: bool) -> BackgroundConfig | None:
         timeout_s=config.background_timeout,
         retention_s=config.background_retention,
         batch_retention_s=config.batch_retention,
+        batch_hours=batch_hours(config.batch_window),
     )

@@ -13,7 +13,9 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
+from headway.core.batch.allowance import Allowance
 from headway.core.batch.dispatch import Dispatcher, ErrorClass, Fault, GiveUp, RetryLimits, Start
+from headway.core.batch.hours import Hours
 from headway.core.batch.lookahead import Lookahead, Order, Place
 from headway.core.batch.stragglers import Stragglers
 from headway.core.errors import HeadwayError
@@ -30,6 +32,7 @@ log = logging.getLogger(__name__)
 
 NS_PER_S = 1_000_000_000
 TICK_S = 0.5
+STRAIN_EVERY_S = 1.0
 PIECE = 256  # lines at a time
 # Of lines that the disk has not taken yet: then nothing new begins.
 MOST_WAITING_BYTES = 64 * 1024 * 1024
@@ -37,12 +40,14 @@ MOST_WAITING_BYTES = 64 * 1024 * 1024
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JobLimits:
-    """`lookahead` items are read ahead and put in `order`."""
+    """`lookahead` items are read ahead and put in `order`. They begin in `hours` of this machine's clock."""
 
     order: Order = "grouped"
     lookahead: int = 4096
     retry: RetryLimits = field(default_factory=RetryLimits)
     straggler_factor: float = 0.0
+    hours: Hours = field(default_factory=Hours)
+    tokens_per_minute: int | None = None
 
 
 @dataclass(slots=True)
@@ -52,6 +57,12 @@ class _Running:
     worker: Worker
     began_ns: int
     cut: asyncio.Event
+
+
+def _clock() -> tuple[int, int, int]:
+    """On the wall: hour, minute, second."""
+    local = time.localtime()
+    return local.tm_hour, local.tm_min, local.tm_sec
 
 
 class Job:
@@ -77,7 +88,9 @@ class Job:
         self._limits = limits
         self._on_progress = on_progress
         self._total_bytes = total_bytes
-        self._dispatcher = Dispatcher(Lookahead(limits.order, limits.lookahead), limits.retry)
+        self._dispatcher = Dispatcher(
+            Lookahead(limits.order, limits.lookahead), limits.retry, Allowance(limits.tokens_per_minute)
+        )
         for worker in workers:
             self._dispatcher.add_worker(worker.id, worker.climb(), batch=worker.batch)
         self._items: dict[int, Item] = {}  # that were taken in and have not ended
@@ -94,6 +107,7 @@ class Job:
     async def run(self) -> None:
         """Returns when every item has ended. Raises the `HeadwayError` that stops it; can be cancelled."""
         helpers = [asyncio.create_task(self._take_in()), asyncio.create_task(self._tick())]
+        helpers += [asyncio.create_task(self._heed(worker)) for worker in self._workers.values() if worker.shared]
         try:
             await self._pump()
         finally:
@@ -150,6 +164,7 @@ class Job:
             if self._stopped is not None:
                 raise self._stopped
             now = time.monotonic_ns()
+            self._mind_the_hours(now)
             if self._output.waiting_bytes + self._errors.waiting_bytes < MOST_WAITING_BYTES:
                 for start in dispatcher.plan(now):
                     self._begin(start, now)
@@ -237,6 +252,19 @@ class Job:
         self._waiting_tokens -= running.place.tokens
         self.tally.add(record)
 
+    # -- leaving others their due ------------------------------------------------------------------------------------
+
+    def _mind_the_hours(self, now: int) -> None:
+        """Asked again and again, since clocks are put forward and back."""
+        closed_s = self._limits.hours.opens_in_s(*_clock())
+        self._dispatcher.not_before_ns = now + int(closed_s * NS_PER_S) if closed_s else 0
+
+    async def _heed(self, worker: Worker) -> None:
+        while True:
+            strain = await worker.strain()
+            self._dispatcher.strained(worker.id, strain, time.monotonic_ns())
+            await asyncio.sleep(STRAIN_EVERY_S)
+
     # -- from time to time ---------------------------------------------------------------------------------------------
 
     async def _tick(self) -> None:
@@ -272,8 +300,12 @@ class Job:
             tokens_per_s=rate,
             eta_s=left / rate if rate else None,
             reading=not intake.ended,
-            words=self._words,
+            words=self._words or self._closed_words(),
         )
+
+    def _closed_words(self) -> str:
+        closed_s = self._limits.hours.opens_in_s(*_clock())
+        return f"outside of --window: goes on in {closed_s / 3600:.1f} h" if closed_s else ""
 
 
 def _told(failed: Failed, verdict: GiveUp) -> str:

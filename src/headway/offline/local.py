@@ -83,6 +83,13 @@ class EngineWorker:
     def batch(self) -> int:
         return self._engine.config.max_num_seqs if self._engine.config.batching == "static" else 0
 
+    @property
+    def shared(self) -> bool:
+        return False
+
+    async def strain(self) -> float:
+        return 0.0
+
     def climb(self) -> Climb:
         """As many as there are slots, and some to fill them the moment that they are free."""
         slots = self._engine.config.max_num_seqs

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import re
 import ssl
+import time
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -12,8 +14,10 @@ import msgspec
 
 from headway.core.batch.climb import Climb
 from headway.core.batch.dispatch import Fault
+from headway.core.batch.promises import Promises
 from headway.core.errors import ConfigError, InvalidRequest
 from headway.offline.items import Item, Sketch, sketch
+from headway.offline.recent import ITL, TTFT, Recent, histograms
 from headway.offline.worker import Answered, Failed, is_out_of_memory
 from headway.wire.http_address import http_address
 from headway.wire.http_client import Exchange, HttpClient, ResponseHead, Timeouts, client_of
@@ -22,6 +26,8 @@ from headway.wire.json_fields import JsonFields
 
 MAX_ANSWER_BYTES = 64 * 1024 * 1024
 MAX_MODELS_BYTES = 4 * 1024 * 1024
+MAX_METRICS_BYTES = 16 * 1024 * 1024
+UNHEARD_S = 10.0  # without a word on how others fare, it is taken that they fare badly
 ASK_TIMEOUT_S = 10.0
 _SHOWN_CHARS = 500
 
@@ -47,6 +53,7 @@ class ServerConfig:
     first: int = 8
     most: int = 1024
     model: str = ""  # asked for where a body names none
+    promises: Promises = field(default_factory=Promises)  # to others that it serves
 
 
 class ServerWorker:
@@ -75,12 +82,53 @@ class ServerWorker:
             timeouts=Timeouts(first_byte_s=limit_s, between_bytes_s=limit_s, total_s=limit_s),
         )
         self._model = config.model
+        self._recent = Recent()
+        self._heard_s = 0.0
+
+    @property
+    def shared(self) -> bool:
+        return bool(self._config.promises)
+
+    async def strain(self) -> float:
+        try:
+            self._recent.feed(time.monotonic(), await self._read_metrics())
+            self._heard_s = time.monotonic()
+        except (HttpFault, ConfigError):
+            return 1.0 if time.monotonic() - self._heard_s > UNHEARD_S else 0.0
+        return self._config.promises.strain(ttft_s=self._recent.p95_s(TTFT), itl_s=self._recent.p95_s(ITL))
+
+    async def _read_metrics(self) -> dict[str, dict[float, float]]:
+        """Raises `HttpFault`, and `ConfigError` where the promises are to things that the server does not measure."""
+        target = self._address.target("/metrics")
+        head, body = await self._client.get(target, most_bytes=MAX_METRICS_BYTES, timeout_s=ASK_TIMEOUT_S)
+        try:
+            read = histograms(body.decode("utf-8", "replace")) if head.status == 200 else {}
+        except ValueError:
+            read = {}
+        promises = self._config.promises
+        for flag, promised, name in (
+            ("--protect-ttft", promises.ttft_s, TTFT),
+            ("--protect-itl", promises.itl_s, ITL),
+        ):
+            if promised is not None and name not in read:
+                raise ConfigError(
+                    f"{flag} needs to know how the other requests of {self.id} fare, and {self.id}/metrics "
+                    f"(status {head.status}) has no histogram of it that is known: Headway's, vLLM's or SGLang's.",
+                    param=flag.removeprefix("--").replace("-", "_"),
+                )
+        return read
 
     def climb(self) -> Climb:
         return Climb(self._config.first, self._config.most)
 
     async def start(self) -> None:
-        """Asks which model it has, if nobody said. A server that is not there yet is no error: it may come."""
+        """Asks which model it has, if nobody said. A server that is not there yet is no error: it may come. Raises
+        `ConfigError` where one that is there cannot tell how the others fare whom it must not disturb.
+        """
+        if self.shared:
+            with contextlib.suppress(HttpFault):
+                self._recent.feed(time.monotonic(), await self._read_metrics())
+                self._heard_s = time.monotonic()
         if self._model:
             return
         try:

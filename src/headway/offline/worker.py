@@ -65,6 +65,13 @@ class Worker(Protocol):
     def prepare(self, item: Item) -> Sketch:
         """Look at an item before it waits, on any thread. Raises `InvalidRequest` and the like for a bad one."""
 
+    @property
+    def shared(self) -> bool:
+        """Others use it as well, and were promised something: `strain` is to be asked, and told to the dispatcher."""
+
+    async def strain(self) -> float:
+        """How near those promises are to being broken: measured over promised, 0 where nobody is there."""
+
     async def start(self) -> None:
         """Raises `HeadwayError` when it cannot be used at all."""
 

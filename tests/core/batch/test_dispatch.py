@@ -217,3 +217,16 @@ def test_the_work_of_a_worker_that_is_given_up_is_done_by_the_other():
     world.events = [event for event in world.events if event[3] != "w0"]
     world.run()
     all_once(world)
+
+
+@given(rooms=st.lists(st.integers(1, 20), min_size=1, max_size=5), items=st.integers(1, 120))
+def test_what_is_too_little_for_all_is_shared_by_room(rooms, items):
+    dispatcher = Dispatcher(Lookahead("input", 1000))
+    for number, room in enumerate(rooms):
+        dispatcher.add_worker(f"w{number}", Climb(room, room))
+    for number in range(items):
+        dispatcher.add(Place(number))
+    given_to = Counter(start.worker for start in dispatcher.plan(0))
+    assert given_to.total() == min(items, sum(rooms)), "nothing waits while there is room"
+    for number, room in enumerate(rooms):
+        assert given_to[f"w{number}"] <= min(room, -(-room * items // sum(rooms)))

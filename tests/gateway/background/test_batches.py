@@ -8,6 +8,7 @@ import json
 import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from datetime import datetime
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +17,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from headway.core.batch.hours import Hours
 from headway.gateway.background.batch.lines import WrongLine, answer_line, parse_line
 from headway.gateway.tenancy import KeyFile, KeyRing
 from tests.gateway.background.kept import Keeping, keeping
@@ -226,6 +228,26 @@ async def test_expiry_keeps_finished_lines_and_marks_the_rest(tmp_path: Path) ->
         errors = await told(client, batch.error_file_id)
         assert {one["error"]["code"] for one in errors} == {"batch_expired"}
         assert all(one["response"] is None for one in errors)
+        await fleet.empty()
+
+
+async def test_lines_begin_in_the_hours_of_the_day_that_are_theirs(tmp_path: Path) -> None:
+    """A batch is made at any time; what somebody asks for in the background does not wait for the night."""
+    clock = [datetime(2026, 3, 1, 23, 59, 59).timestamp()]  # noqa: DTZ001 - by this machine's clock, as the window is
+    hours = Hours.parse(("00:00-06:00",))
+    async with (
+        upstreams(1) as ups,
+        keeping(tmp_path, ups, batch_hours=hours) as fleet,
+        client_of(fleet) as client,
+    ):
+        fleet.background.batches.clock_s = lambda: clock[0]
+        batch = await begun(client, lines(5))
+        await fleet.ended(await fleet.kept(HELLO))
+        assert len(ups[0].asked) == 1
+        waiting: Any = await client.batches.retrieve(batch.id)
+        assert waiting.request_counts.completed == 0
+        clock[0] += 1
+        assert (await over(client, batch.id)).request_counts.completed == 5
         await fleet.empty()
 
 

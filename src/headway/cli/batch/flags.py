@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, fields, replace
 from typing import Annotated, Any, Literal, TypeVar
 
-from headway.cli.config import ENGINE_KEYS, Key, keys
+from headway.cli.config import ENGINE_KEYS, Key, batch_hours, keys
 from headway.core.batch.dispatch import NS_PER_S, RetryLimits
 from headway.core.errors import ConfigError
 from headway.engine.config import EngineConfig
@@ -79,6 +79,39 @@ class WorkOptions:
         int,
         Setting("With --url: most items at once on each server.", "Order and concurrency", 1, 100_000),
     ] = 1024
+    window: Annotated[
+        tuple[str, ...],
+        Setting("Begin items only at this time of the day, as 01:00-06:00 by this machine's clock; may be repeated.",
+                "Leaving others their due", default="always"),
+    ] = ()  # fmt: skip
+    tokens_per_minute: Annotated[
+        int | None,
+        Setting("Most tokens a minute, of prompts and outputs together.", "Leaving others their due", 1,
+                default="no limit"),
+    ] = None  # fmt: skip
+    protect_ttft: Annotated[
+        float | None,
+        Setting("With --url: fewer at once as soon as the p95 TTFT that the server measures comes near these seconds.",
+                "Leaving others their due", 0.001, 3600, default="not looked at"),
+    ] = None  # fmt: skip
+    protect_itl: Annotated[
+        float | None,
+        Setting("The same for the p95 ITL.", "Leaving others their due", 0.001, 3600, default="not looked at"),
+    ] = None  # fmt: skip
+    on: Annotated[
+        Literal["here", "ray"],
+        Setting("Run the workers in this process, or as actors of a Ray cluster (headway[ray]).", "Ray"),
+    ] = "here"
+    ray_address: Annotated[
+        str | None,
+        Setting("The cluster: auto, HOST:PORT or ray://HOST:PORT.", "Ray", default="one of this machine, for this run"),
+    ] = None
+    ray_workers: Annotated[
+        int | None,
+        Setting("Engines, each an actor with its share of a node's CPUs; with --url each server is one.", "Ray", 1,
+                10_000, default="one for each node"),
+    ] = None  # fmt: skip
+    ray_gpus: Annotated[float, Setting("GPUs for each engine; may be a part of one.", "Ray", 0, 64)] = 0.0
     tries: Annotated[int, Setting("Tries of an item that fails or times out.", "Failures", 1, 100)] = 4
     item_timeout: Annotated[
         float, Setting("With --url: seconds that a server may take for one item.", "Failures", 0.1, 864_000)
@@ -150,7 +183,12 @@ class Asked:
             format=Format(column=lines.column, template=lines.template, id_column=lines.id_column, chat=lines.chat),
             fitting=Fitting(models=lines.models, model=self.model_name, max_output=work.max_output),
             limits=JobLimits(
-                order=order, lookahead=work.lookahead, retry=retry, straggler_factor=work.straggler_factor
+                order=order,
+                lookahead=work.lookahead,
+                retry=retry,
+                straggler_factor=work.straggler_factor,
+                hours=batch_hours(work.window, param="window"),
+                tokens_per_minute=work.tokens_per_minute,
             ),
             strict=lines.strict,
             prices=self.prices,
@@ -184,6 +222,13 @@ def asked(given: Mapping[str, Any], remembered: Mapping[str, Any] | None = None)
         raise ConfigError(f"--{flag} is of a model that runs here; with --url the server decides.")
     if settings.get("models") == "override" and work.url and not work.model:
         raise ConfigError("--models override needs --model: the name to ask the server for.")
+    if not work.url and given.keys() & {"protect_ttft", "protect_itl"}:
+        raise ConfigError("--protect-ttft and --protect-itl need --url: nobody else uses a model that runs here.")
+    batch_hours(work.window, param="window")
+    if work.on != "ray" and given.keys() & {"ray_address", "ray_workers", "ray_gpus"}:
+        raise ConfigError("--ray-address, --ray-workers and --ray-gpus need --on ray.")
+    if work.url and given.keys() & {"ray_workers", "ray_gpus"}:
+        raise ConfigError("--ray-workers and --ray-gpus are of engines; with --url each server is a worker.")
     if not work.url and given.keys() & {"concurrency", "max_concurrency", "item_timeout"}:
         raise ConfigError("--concurrency, --max-concurrency and --item-timeout need --url; here it is --max-num-seqs.")
     engine = {name: value for name, value in settings.items() if name in engine_fields}

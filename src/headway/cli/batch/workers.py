@@ -1,41 +1,78 @@
-"""The workers of a batch: the model in this process, or servers."""
+"""The workers of a batch: the model in this process or servers, here or in the actors of a Ray cluster."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
+from functools import partial
 
 from headway.cli.batch.flags import Asked, api_key
+from headway.core.batch.promises import Promises
 from headway.core.errors import ConfigError
 from headway.models import DEFAULT_MODEL, Progress
 from headway.offline.worker import Worker
+from headway.wire.http_address import http_address
 
 
 def workers_of(asked: Asked) -> Sequence[Worker]:
     """Raises `ConfigError`."""
-    return _servers(asked) if asked.work.url else [_engine(asked)]
+    urls = [_plain(url) for url in asked.work.url]
+    if len(set(urls)) < len(urls):
+        raise ConfigError("--url names a server twice; each is one worker, whose concurrency is found out.")
+    if asked.work.on == "ray":
+        return _on_ray(asked, urls)
+    return [_server(asked, url, api_key()) for url in urls] if urls else [_engine(asked)]
 
 
-def _servers(asked: Asked) -> list[Worker]:
+def _plain(url: str) -> str:
+    try:
+        return http_address(url).url
+    except ValueError as error:
+        raise ConfigError(str(error), param="url") from None
+
+
+def _on_ray(asked: Asked, urls: Sequence[str]) -> Sequence[Worker]:
+    from headway.offline.on_ray import RayWorker, connect, places
+
+    work = asked.work
+    connect(work.ray_address)
+    if urls:
+        return [
+            RayWorker(place, partial(_server, asked, place.name, api_key())) for place in places(None, 0.0, names=urls)
+        ]
+    return [
+        RayWorker(place, partial(_quiet_engine, asked, max(1, int(place.cpus))))
+        for place in places(work.ray_workers, work.ray_gpus)
+    ]
+
+
+def _server(asked: Asked, url: str, key: str) -> Worker:
     from headway.offline.remote import ServerConfig, ServerWorker
 
     work = asked.work
     first, most = (work.concurrency, work.concurrency) if work.concurrency else (8, work.max_concurrency)
-    workers: list[Worker] = [
-        ServerWorker(
-            ServerConfig(
-                url=url,
-                api_key=api_key(),
-                item_timeout_s=work.item_timeout,
-                first=min(first, most),
-                most=most,
-                model=work.model or "",
-            )
+    return ServerWorker(
+        ServerConfig(
+            url=url,
+            api_key=key,
+            item_timeout_s=work.item_timeout,
+            first=min(first, most),
+            most=most,
+            model=work.model or "",
+            promises=Promises(ttft_s=work.protect_ttft, itl_s=work.protect_itl),
         )
-        for url in work.url
-    ]
-    if len({worker.id for worker in workers}) < len(workers):
-        raise ConfigError("--url names a server twice; each is one worker, whose concurrency is found out.")
-    return workers
+    )
+
+
+def _quiet_engine(asked: Asked, cpus: int) -> Worker:
+    """In an actor, where nobody looks. It computes on its share of the node, unless --threads says otherwise."""
+    from headway.cli.batch.answering import prepare_of
+    from headway.engine import Engine
+    from headway.offline.local import EngineWorker
+
+    model = asked.work.model or DEFAULT_MODEL
+    config = asked.engine if asked.engine.threads else replace(asked.engine, threads=cpus)
+    return EngineWorker(lambda: Engine(model, config), prepare_of, names=[model])
 
 
 def _engine(asked: Asked) -> Worker:

@@ -7,6 +7,9 @@ a server can carry changes.
 
 A refusal (429, 503) lowers the limit at once and lets the worker rest, as long as it says or longer each time. Rounds
 whose items take much longer than at the best, for less throughput, lower it as well: that is a queue inside the worker.
+
+Where others on the worker were promised something, `strained` says how near that is to being broken: from `NEARLY` on
+the limit does not rise, at 1 it is halved, and where it cannot be, nothing begins for a while.
 """
 
 from __future__ import annotations
@@ -14,7 +17,9 @@ from __future__ import annotations
 ROUND_NS = 1_000_000_000
 GAIN = 1.05
 FIRST_GROWTH, GROWTH = 2.0, 1.25
-REFUSED, TOO_SLOW, OUT_OF_MEMORY = 0.7, 0.8, 0.75
+REFUSED, TOO_SLOW, OUT_OF_MEMORY, STRAINED = 0.7, 0.8, 0.75, 0.5
+NEARLY = 0.8
+YIELD_NS = 2_000_000_000
 SLOWER = 2.0  # so much longer per token than at the best is a queue
 REST_ROUNDS = 10
 NEWS = 0.3  # of a round at rest in what counts as the best: what a server can carry changes
@@ -39,6 +44,7 @@ class Climb:
         self._barren = 0  # rounds in a row without gain
         self._rest = 0
         self._started = False
+        self._held = False  # somebody else's promise is too near for more
         # Of this round:
         self._since_ns = 0
         self._tokens = self._took_ns = self._ended = 0
@@ -85,6 +91,15 @@ class Climb:
         if now - self._since_ns >= ROUND_NS:
             self._lower(TOO_SLOW, now)
 
+    def strained(self, strain: float, now: int) -> None:
+        """What others were promised, measured over promised. To be told once a second: it halves as often."""
+        self._held = strain >= NEARLY
+        if strain < 1.0:
+            return
+        if self.limit <= 1.0:
+            self.not_before_ns = max(self.not_before_ns, now + YIELD_NS)
+        self._lower(STRAINED, now)
+
     def out_of_memory(self, in_flight: int, fits: int, now: int) -> None:
         """`in_flight` at once were too many though no item alone is; `fits` of them were not. Never again so many."""
         self.most = max(1.0, min(self.most, in_flight * OUT_OF_MEMORY, max(1, fits) * 2 * OUT_OF_MEMORY))
@@ -99,8 +114,7 @@ class Climb:
         if rate > self._best_rate * GAIN:
             self._best_rate, self._best_limit, self._best_ns_per_token = rate, self.limit, ns_per_token
             self._barren = self._rest = 0
-            if self._full:
-                self.limit = min(self.most, max(self.limit + 1, self.limit * self._growth))
+            self._raise(self._growth)
         else:
             self._without_gain(rate, ns_per_token)
         self._begin_round(now)
@@ -113,8 +127,7 @@ class Climb:
         if self._rest:
             self._rest -= 1
             self._best_rate += NEWS * (rate - self._best_rate)
-            if not self._rest and self._full:
-                self.limit = min(self.most, max(self.limit + 1, self.limit * GROWTH))
+            if not self._rest and self._raise(GROWTH):
                 self._barren = 1
             return
         self._barren += 1
@@ -122,6 +135,13 @@ class Climb:
             self.limit = min(self.limit, self._best_limit)
             self._barren = 0
             self._rest = REST_ROUNDS
+
+    def _raise(self, growth: float) -> bool:
+        """Only where there was work for what it had."""
+        if not self._full or self._held:
+            return False
+        self.limit = min(self.most, max(self.limit + 1, self.limit * growth))
+        return True
 
     def _lower(self, factor: float, now: int) -> None:
         self._growth = GROWTH

@@ -18,6 +18,7 @@ from dataclasses import dataclass
 from enum import Enum
 from heapq import heappop, heappush
 
+from headway.core.batch.allowance import Allowance
 from headway.core.batch.climb import Climb
 from headway.core.batch.lookahead import Lookahead, Place
 from headway.core.batch.suspects import Suspects
@@ -138,9 +139,13 @@ class _Worker:
 class Dispatcher:
     """Add workers, then items; ask `plan` whenever something has changed, and at `wake_ns`."""
 
-    def __init__(self, lookahead: Lookahead, limits: RetryLimits = RetryLimits()) -> None:
+    def __init__(
+        self, lookahead: Lookahead, limits: RetryLimits = RetryLimits(), allowance: Allowance | None = None
+    ) -> None:
         self.lookahead = lookahead
         self.limits = limits
+        self.not_before_ns = 0  # nothing begins sooner: it is not the time of the day for it
+        self._allowance = allowance or Allowance()
         self.closed = False  # nothing more will be added
         self._workers: dict[str, _Worker] = {}
         self._lives: dict[int, _Life] = {}  # of items that have begun, and not ended
@@ -162,6 +167,7 @@ class Dispatcher:
         self._acquit(worker, now)
         self._is_well(worker)
         worker.climb.done(tokens, now - life.began_ns, now)
+        self._allowance.take(tokens - life.place.tokens)
         del self._lives[number]
         return life.tries
 
@@ -183,6 +189,7 @@ class Dispatcher:
         worker, life = self._land(number, worker_id)
         if fault in _NOT_A_TRY:
             life.tries -= 1
+            self._allowance.take(-life.place.tokens)
         if fault not in (Fault.LOST, Fault.OUT_OF_MEMORY):
             worker.suspects.cleared(number)
         match fault:
@@ -211,21 +218,33 @@ class Dispatcher:
         worker, life = self._land(number, worker_id)
         worker.suspects.cleared(number)
         life.tries -= 1
+        self._allowance.take(-life.place.tokens)
         self._at_once(life)
+
+    def strained(self, worker_id: str, strain: float, now: int) -> None:
+        """How near the promises to others on that worker are to being broken."""
+        self._workers[worker_id].climb.strained(strain, now)
 
     # -- what it is asked ----------------------------------------------------------------------------------------------
 
     def plan(self, now: int) -> list[Start]:
         """Who begins, and where. Each of them has begun when this returns."""
         starts: list[Start] = []
-        for worker in sorted(self._workers.values(), key=lambda one: len(one.in_flight) / one.climb.most_at_once):
-            if not worker.gone:
-                starts += self._begin(worker, now)
+        if now < self.not_before_ns:
+            return starts
+        there = [worker for worker in self._workers.values() if not worker.gone]
+        room = sum(worker.room(now) for worker in there)
+        waiting = len(self.lookahead) + len(self._again)
+        for worker in sorted(there, key=lambda one: len(one.in_flight) / one.climb.most_at_once):
+            # What is too little for all is shared by room, or the first would have it and the others nothing.
+            share = -(-worker.room(now) * waiting // room) if waiting < room and not worker.batch else room
+            starts += self._begin(worker, share, now)
         return starts
 
     def wake_ns(self, now: int) -> int | None:
         """When `plan` may have more to say though nothing happens; None for never."""
-        times = [self._again[0][0]] if self._again else []
+        times = [self.not_before_ns, self._allowance.opens_at_ns(now)]
+        times += [self._again[0][0]] if self._again else []
         times += [one.ready_at_ns for one in self._workers.values() if not one.gone and one.ready_at_ns > now]
         return min((at for at in times if at > now), default=None)
 
@@ -261,25 +280,32 @@ class Dispatcher:
 
     # -- beginning -----------------------------------------------------------------------------------------------------
 
-    def _begin(self, worker: _Worker, now: int) -> Iterable[Start]:
+    def _begin(self, worker: _Worker, share: int, now: int) -> Iterable[Start]:
         if worker.suspects.pending:
             if worker.in_flight or now < worker.ready_at_ns:
                 return []
             places = [self._lives[number].place for number in worker.suspects.next_group()]
         else:
-            places = self._next_places(worker.room(now), worker, now)
+            places = self._next_places(min(share, worker.room(now)), worker, now)
         return [self._start(place, worker, now) for place in places]
 
     def _next_places(self, room: int, worker: _Worker, now: int) -> list[Place]:
         places: list[Place] = []
-        while len(places) < room and self._again and self._again[0][0] <= now:
-            places.append(self._lives[heappop(self._again)[1]].place)
+        while len(places) < room and self._again and self._again[0][0] <= now and self._allowed(now):
+            places.append(self._charged(self._lives[heappop(self._again)[1]].place))
         if worker.batch:
-            more = room - len(places) if self._may_compose(worker.batch) else 0
-            return places + self.lookahead.take_batch(more) if more > 0 else places
-        while len(places) < room and (place := self.lookahead.take()) is not None:
-            places.append(place)
+            room = room - len(places) if self._may_compose(worker.batch) and self._allowed(now) else 0
+            return places + [self._charged(place) for place in self.lookahead.take_batch(room)] if room > 0 else places
+        while len(places) < room and self._allowed(now) and (place := self.lookahead.take()) is not None:
+            places.append(self._charged(place))
         return places
+
+    def _allowed(self, now: int) -> bool:
+        return self._allowance.opens_at_ns(now) <= now
+
+    def _charged(self, place: Place) -> Place:
+        self._allowance.take(place.tokens)
+        return place
 
     def _may_compose(self, batch: int) -> bool:
         return self.closed or self.lookahead.full or len(self.lookahead) >= BATCHES_AHEAD * batch

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import secrets
+import time
 from collections.abc import Callable, Mapping, Sequence
 
 from headway.core.errors import Refused
@@ -42,7 +43,7 @@ class BatchSource:
     ) -> None:
         self._store = store
         self._config = config
-        self._clock_s = clock_s
+        self.clock_s = clock_s
         self._wake = wake
         self._stop = stop
         self._runs: dict[str, BatchRun] = {}
@@ -74,6 +75,8 @@ class BatchSource:
     # -- as the runner sees them -----------------------------------------------------------------------------------
 
     async def owners(self) -> Sequence[str]:
+        if self._config.batch_hours.opens_in_s(*time.localtime(self.clock_s())[3:6]):
+            return []
         return list(dict.fromkeys(run.owner for run in self._runs.values() if run.has_work))
 
     async def take(self, owner: str) -> ItemWork | None:
@@ -109,7 +112,7 @@ class BatchSource:
                     owner,
                     input_file_id=input_file_id,
                     endpoint=endpoint,
-                    now_s=self._clock_s(),
+                    now_s=self.clock_s(),
                     completion_window=completion_window,
                     metadata=metadata,
                 )
@@ -128,7 +131,7 @@ class BatchSource:
 
     async def cancel(self, name: str, owner: str) -> Batch:
         """It stops at once, and is cancelled when its files are written. Raises `NotFound`, and `Conflict` too late."""
-        batch = await self._store.run(lambda store: store.batches.cancel(name, owner, self._clock_s()))
+        batch = await self._store.run(lambda store: store.batches.cancel(name, owner, self.clock_s()))
         if (run := self._runs.get(name)) is not None:
             run.cancel()
         return batch
@@ -141,7 +144,7 @@ class BatchSource:
             self._store,
             batch,
             Spool(self._config.directory.absolute() / "spool", batch.id),
-            clock_s=self._clock_s,
+            clock_s=self.clock_s,
             keep_s=self._config.batch_retention_s,
             turn=turn,
             wake=self._wake,
