@@ -36,6 +36,7 @@ class Planned:
     ttft_s: float  # promised
     itl_s: float
     kind: str = "short"
+    key: str = ""  # of whoever asks; none for nobody
 
 
 @dataclass(slots=True)
@@ -114,6 +115,8 @@ async def stream(session: aiohttp.ClientSession, url: str, model: str, sample: S
         "stream_options": {"include_usage": True, "continuous_usage_stats": True},
     }
     headers = {"x-slo-ttft-ms": f"{planned.ttft_s * 1e3:g}", "x-slo-itl-ms": f"{planned.itl_s * 1e3:g}"}
+    if planned.key:
+        headers["Authorization"] = f"Bearer {planned.key}"
     sample.sent_s = time.perf_counter() - zero
     try:
         async with session.post(f"{url}/v1/chat/completions", json=body, headers=headers) as response:

@@ -139,8 +139,10 @@ def headway(model: str, *flags: str) -> Server:
     return Server([*command, "--log-level", "warning", *flags], port)
 
 
-def vllm(python: str, hf_model: Path, *flags: str, all_cores: bool, kv_cache_gib: float) -> Server:
-    """The OpenAI server of vLLM on the CPU.
+def vllm(
+    python: str, hf_model: Path, *flags: str, all_cores: bool, kv_cache_gib: float, dtype: str = "bfloat16"
+) -> Server:
+    """The OpenAI server of vLLM on the CPU. Without bf16 instructions the `dtype` to give is float32.
 
     By its own choice it computes on all cores but one, which it keeps for its scheduler: on two cores that is half of
     the machine. `all_cores` tells it to keep none.
@@ -150,7 +152,7 @@ def vllm(python: str, hf_model: Path, *flags: str, all_cores: bool, kv_cache_gib
     if all_cores:
         environment["VLLM_CPU_NUM_OF_RESERVED_CPU"] = "0"
     command = [python, "-m", "vllm.entrypoints.openai.api_server", "--model", str(hf_model), "--served-model-name"]
-    command += [NAME, "--host", "127.0.0.1", "--port", str(port), "--max-model-len", "4096", "--dtype", "bfloat16"]
+    command += [NAME, "--host", "127.0.0.1", "--port", str(port), "--max-model-len", "4096", "--dtype", dtype]
     return Server([*command, *flags], port, environment)
 
 
