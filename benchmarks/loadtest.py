@@ -29,7 +29,7 @@ import uvloop
 
 from benchmarks import servers
 from headway.loadtest.client.address import parse_url
-from headway.loadtest.client.request import Ask
+from headway.loadtest.client.request import RequestTemplate
 from headway.loadtest.result import Load, Slo
 from headway.loadtest.runner.plan import ClosedLoad, OpenLoad, Plan
 from headway.loadtest.runner.run import Measured, run
@@ -70,7 +70,9 @@ def upstream(*flags: str) -> servers.Server:
 
 def measure(url: str, load: OpenLoad | ClosedLoad, processes: int, **more: Any) -> Measured:
     address, _ = parse_url(url)
-    plan = Plan(Ask(address, servers.NAME), load, prompt, processes=processes, scrape_interval_s=None, **more)
+    plan = Plan(
+        RequestTemplate(address, servers.NAME), load, prompt, processes=processes, scrape_interval_s=None, **more
+    )
     return uvloop.run(run(plan))
 
 
@@ -99,7 +101,8 @@ def rate_row(url: str, rate: float, given: argparse.Namespace) -> Row:
         summary.window_s,
         processes=measured.processes,
         cpu_ratio=measured.cpu_ratio,
-        loop_lags_s=measured.loop_lags_s,
+        loop_lags_s=measured.loop_lags_s(summary.window_s),
+        freezes=measured.freezes,
     )
     times = table.timings
     return {

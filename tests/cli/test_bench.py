@@ -316,13 +316,14 @@ def test_stable_finds_a_load_and_draws_it(url: str, tmp_path: Path, capsys: pyte
             *SHORT[2:],
         ]
     )
-    assert code == NO_LOAD_HOLDS, "nobody keeps that promise"
-    assert "No load holds" in capsys.readouterr().out
-    assert "No load holds" in (tmp_path / "stable.html").read_text()
+    # Nobody keeps that promise; a machine that is too busy to see it says that instead, and everywhere.
+    said = {NO_LOAD_HOLDS: "No load holds", Word.CLIENT_LIMITED.exit_code: "No load could be tried"}[code]
+    assert said in capsys.readouterr().out
+    assert said in (tmp_path / "stable.html").read_text()
     page = tmp_path / "again.html"
     assert status(["bench", "report", str(tmp_path), "--html", str(page)]) == 0
-    assert "No load holds" in capsys.readouterr().out
-    assert "No load holds" in page.read_text()
+    assert said in capsys.readouterr().out
+    assert said in page.read_text()
     assert status(["bench", "compare", str(tmp_path), str(tmp_path)]) == 1
     assert "holds a search for the stable region, not one run" in capsys.readouterr().err
     (tmp_path / "stable.json").unlink()  # as one that was broken off

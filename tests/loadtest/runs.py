@@ -31,13 +31,24 @@ def load(duration_s: float | None = None, **changes: Any) -> Load:
 
 
 def client(
-    records: Sequence[Record], what: Load, *, cpu_ratio: float = 0.3, loop_lags_s: npt.ArrayLike = ()
+    records: Sequence[Record],
+    what: Load,
+    *,
+    cpu_ratio: float = 0.3,
+    loop_lags_s: npt.ArrayLike = (),
+    freezes: Sequence[tuple[float, float, int]] = (),
 ) -> ClientFigures:
     table = tabulate(records)
     window = measured_window(what, table)
     lags = np.asarray(loop_lags_s, np.float64)
     return client_figures(
-        table, what, window, processes=1, cpu_ratio=cpu_ratio, loop_lags_s=lags if len(lags) else np.full(100, 1e-4)
+        table,
+        what,
+        window,
+        processes=1,
+        cpu_ratio=cpu_ratio,
+        loop_lags_s=lags if len(lags) else np.full(100, 1e-4),
+        freezes=freezes,
     )
 
 
@@ -48,6 +59,7 @@ def run(
     slo: Slo = SLO,
     cpu_ratio: float = 0.3,
     loop_lags_s: npt.ArrayLike = (),
+    freezes: Sequence[tuple[float, float, int]] = (),
     signals: Signals | None = None,
     environment: Environment | None = None,
     bursts_s: Sequence[tuple[float, float]] = (),
@@ -55,7 +67,7 @@ def run(
 ) -> Run:
     table = tabulate(records)
     summary = summarise(table, what, slo, bursts_s=bursts_s)
-    made = client(records, what, cpu_ratio=cpu_ratio, loop_lags_s=loop_lags_s)
+    made = client(records, what, cpu_ratio=cpu_ratio, loop_lags_s=loop_lags_s, freezes=freezes)
     return Run(
         started_at="2026-11-30T12:00:00Z",
         elapsed_s=what.duration_s or 0.0,

@@ -12,7 +12,7 @@ from typing import Any
 
 from headway.loadtest.client.address import Tls, parse_url
 from headway.loadtest.client.limits import Limits
-from headway.loadtest.client.request import Ask
+from headway.loadtest.client.request import RequestTemplate
 from headway.loadtest.record import Record
 from headway.loadtest.runner.plan import ClosedLoad, OpenLoad, Plan
 from headway.loadtest.runner.run import run
@@ -230,12 +230,12 @@ def plan_for(
     processes: int = 0,
     tls: Tls = Tls(),
     count_tokens: Callable[[str], int] | None = None,
-    **ask: Any,
+    **template: Any,
 ) -> Plan:
     """By default some equal requests one after the other, made in this process."""
     address, _ = parse_url(url)
     return Plan(
-        ask=Ask(address, MODEL, **ask),
+        template=RequestTemplate(address, MODEL, **template),
         load=load or ClosedLoad([Item(5, output_tokens)] * requests, concurrency),
         prompts=prompt_of,
         limits=limits,

@@ -14,7 +14,7 @@ from headway.loadtest.client.address import parse_url
 from headway.loadtest.client.client import Client
 from headway.loadtest.client.exchange import Exchange
 from headway.loadtest.client.limits import Limits
-from headway.loadtest.client.request import Ask
+from headway.loadtest.client.request import RequestTemplate
 from headway.loadtest.record import Record
 from headway.wire.http_connection import Connection, Pool, Server
 from tests.loadtest.servers import DONE, END, error, event, head, piece, said, stream, usage, whole, words
@@ -39,7 +39,7 @@ def record_of(pieces: list[bytes], *, choices: int, closes: bool) -> Record:
     async def happens() -> Record:
         loop = asyncio.get_running_loop()
         pool = Pool(Server("127.0.0.1", 1))
-        client = Client(loop, pool, Ask(ADDRESS, "m", choices=choices), Limits(), None)
+        client = Client(loop, pool, RequestTemplate(ADDRESS, "m", choices=choices), Limits(), None)
         connection = Connection(pool)
         connection.connection_made(cast("asyncio.BaseTransport", Wire()))
         pool.release(connection, monotonic_ns())

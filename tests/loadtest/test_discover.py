@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 
 from headway.loadtest.client.address import Tls, parse_url
-from headway.loadtest.client.request import Accepted, Ask
+from headway.loadtest.client.request import Accepted, RequestTemplate
 from headway.loadtest.errors import LoadTestError, Rejected, TlsFailed, Unauthorised, UnknownModel, Unreachable
 from headway.loadtest.record import Fate
 from headway.loadtest.runner.run import run
@@ -37,14 +37,14 @@ from tests.loadtest.servers import (
 )
 
 
-def ask_for(url: str, **fields: Any) -> Ask:
+def template_for(url: str, **fields: Any) -> RequestTemplate:
     address, _ = parse_url(url)
-    return Ask(address, **{"model": "m", **fields})
+    return RequestTemplate(address, **{"model": "m", **fields})
 
 
-async def found(script: Script, models: list[str] | None = None, **ask: Any) -> Discovered:
+async def found(script: Script, models: list[str] | None = None, **template: Any) -> Discovered:
     async with serving(script, models=models) as server:
-        return await discover(ask_for(server.url, **ask))
+        return await discover(template_for(server.url, **template))
 
 
 async def test_a_good_server_takes_everything() -> None:
@@ -62,12 +62,12 @@ async def test_nobody_there() -> None:
     with socket.socket() as unused:
         unused.bind(("127.0.0.1", 0))
         with pytest.raises(Unreachable, match=r"127\.0\.0\.1:\d+: connection refused. Is the server running"):
-            await discover(ask_for(f"http://127.0.0.1:{unused.getsockname()[1]}"))
+            await discover(template_for(f"http://127.0.0.1:{unused.getsockname()[1]}"))
 
 
 async def test_no_such_host() -> None:
     with pytest.raises(Unreachable, match=r"'nowhere.invalid' has no address"):
-        await discover(ask_for("http://nowhere.invalid"))
+        await discover(template_for("http://nowhere.invalid"))
 
 
 async def test_somebody_who_does_not_speak_http() -> None:
@@ -78,7 +78,7 @@ async def test_somebody_who_does_not_speak_http() -> None:
 
     async with await asyncio.start_server(mail, "127.0.0.1", 0) as server:
         with pytest.raises(Unreachable, match="gave no HTTP answer"):
-            await discover(ask_for(f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}"))
+            await discover(template_for(f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}"))
 
 
 async def test_somebody_who_says_nothing() -> None:
@@ -87,7 +87,7 @@ async def test_somebody_who_says_nothing() -> None:
 
     async with serving(silent) as server:
         with pytest.raises(Rejected, match=r"did not finish a request of 4 tokens in 0\.2 s"):
-            await discover(ask_for(server.url), timeout_s=0.2)
+            await discover(template_for(server.url), timeout_s=0.2)
 
 
 @pytest.mark.parametrize("status", [401, 403])
@@ -95,9 +95,9 @@ async def test_no_key_and_a_wrong_key(status: int) -> None:
     script = answering(whole(error("bad key sk-very-secret"), status=status))
     async with serving(script, pages=True) as server:
         with pytest.raises(Unauthorised, match="none was given"):
-            await discover(ask_for(server.url))
+            await discover(template_for(server.url))
         with pytest.raises(Unauthorised, match="does not accept the API key") as caught:
-            await discover(ask_for(server.url, headers={"Authorization": "Bearer sk-very-secret"}))
+            await discover(template_for(server.url, headers={"Authorization": "Bearer sk-very-secret"}))
     assert "sk-very-secret" not in repr(caught.value)
     assert "bad key ***" in str(caught.value)
 
@@ -110,7 +110,7 @@ async def test_one_tenants_key_is_wrong() -> None:
     tenants = {"a": {"Authorization": "Bearer one"}, "b": {"Authorization": "Bearer two"}}
     async with serving(script, pages=True) as server:
         with pytest.raises(Unauthorised, match="key of tenant 'b'"):
-            await discover(ask_for(server.url, tenant_headers=tenants))
+            await discover(template_for(server.url, tenant_headers=tenants))
 
 
 async def test_a_wrong_model_names_those_that_exist() -> None:
@@ -129,10 +129,10 @@ async def test_a_server_that_lists_nothing_must_be_told() -> None:
 
     async with serving(script, pages=True) as server:
         with pytest.raises(UnknownModel, match=r"lists no models. Name the one"):
-            await discover(ask_for(server.url, model=""))
+            await discover(template_for(server.url, model=""))
         with pytest.raises(UnknownModel, match="does not say which it serves"):
-            await discover(ask_for(server.url, model="x"))
-        assert (await discover(ask_for(server.url, model="right"))).model == "right"
+            await discover(template_for(server.url, model="x"))
+        assert (await discover(template_for(server.url, model="right"))).model == "right"
 
 
 async def test_no_such_route() -> None:
@@ -194,9 +194,9 @@ async def test_a_server_that_refuses_whatever_is_left_out() -> None:
 
 async def test_the_load_is_asked_for_as_the_server_takes_it() -> None:
     async with serving(picky("ignore_eos", "min_tokens", "continuous_usage_stats")) as server:
-        ask = ask_for(server.url, model="")
-        told = await discover(ask)
-        applied = told.applied(ask)
+        template = template_for(server.url, model="")
+        told = await discover(template)
+        applied = told.applied(template)
         asked_before = len(server.asked)
         plan = plan_for(server.url, accepted=applied.accepted)
         (record,) = (await run(plan)).records
@@ -280,9 +280,9 @@ def server_context(folder: Path) -> ssl.SSLContext:
 async def test_https(certificate: Path) -> None:
     async with serving(talks, tls=server_context(certificate)) as server:
         with pytest.raises(TlsFailed, match=r"certificate of 127.0.0.1:.* is not trusted"):
-            await discover(ask_for(server.url))
+            await discover(template_for(server.url))
         for tls in (Tls(ca_file=str(certificate / "certificate.pem")), Tls(verify=False)):
-            assert (await discover(ask_for(server.url), tls)).model == "m"
+            assert (await discover(template_for(server.url), tls)).model == "m"
             records = (await run(plan_for(server.url, requests=3, tls=tls))).records
             assert [record.fate for record in records] == [Fate.OK] * 3
         apart = await run(plan_for(server.url, requests=3, tls=tls, processes=1))  # on the loop of client processes
@@ -292,11 +292,11 @@ async def test_https(certificate: Path) -> None:
 async def test_https_to_a_plain_server() -> None:
     async with serving(talks) as server:
         with pytest.raises(TlsFailed, match=r"does not speak TLS|no TLS within 0\.3 s"):
-            await discover(ask_for(server.url.replace("http:", "https:")), connect_timeout_s=0.3)
+            await discover(template_for(server.url.replace("http:", "https:")), connect_timeout_s=0.3)
 
 
 async def test_certificates_that_are_none(tmp_path: Path) -> None:
     (tmp_path / "junk.pem").write_text("junk")
     for name in ("junk.pem", "absent.pem"):
         with pytest.raises(LoadTestError, match=name):
-            await discover(ask_for("https://127.0.0.1:1"), Tls(ca_file=str(tmp_path / name)))
+            await discover(template_for("https://127.0.0.1:1"), Tls(ca_file=str(tmp_path / name)))

@@ -11,11 +11,11 @@ from typing import Any
 
 import pytest
 
-from headway.loadtest.client.exchange import CLIENT_ERROR, describe
+from headway.loadtest.client.exchange import describe
 from headway.loadtest.client.limits import Limits
 from headway.loadtest.client.reading import CUT_OFF, NOT_DONE
 from headway.loadtest.client.refusal import least_wait_s, retry_after_s
-from headway.loadtest.record import CountedBy, Fate
+from headway.loadtest.record import CLIENT_ERROR, CountedBy, Fate
 from headway.loadtest.runner.run import run
 from tests.loadtest.servers import (
     DONE,

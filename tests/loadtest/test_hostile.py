@@ -12,7 +12,7 @@ import pytest
 
 from headway.loadtest.client import exchange, reading
 from headway.loadtest.client.address import parse_url
-from headway.loadtest.client.request import Ask
+from headway.loadtest.client.request import RequestTemplate
 from headway.loadtest.errors import InvalidPlan, LoadTestError
 from headway.loadtest.record import CountedBy, Fate
 from headway.loadtest.redact import MASK, Redactor, hidden_in
@@ -185,13 +185,13 @@ FORMS = [KEY, quote(KEY), quote(KEY, safe=""), "q%2fK%2bey%3dOf%207x%25", KEY.re
 
 def test_a_key_of_the_query_is_known_in_every_form() -> None:
     for written in (quote(KEY, safe=""), quote(KEY)):
-        clean = Ask(parse_url(f"http://h/v1?code={written}&v=1")[0], "m").redactor()
+        clean = RequestTemplate(parse_url(f"http://h/v1?code={written}&v=1")[0], "m").redactor()
         for form in FORMS:
             assert clean.text(f"no ({form}) here") == f"no ({MASK}) here"
 
 
 def test_the_login_is_known_in_every_form() -> None:
-    clean = Ask(parse_url("http://user:p%2Fss%20w0rd@h")[0], "m").redactor()
+    clean = RequestTemplate(parse_url("http://user:p%2Fss%20w0rd@h")[0], "m").redactor()
     for form in ("p/ss w0rd", "p%2Fss%20w0rd", "p%2fss%20w0rd", "p/ss%20w0rd"):
         assert clean.text(f"no ({form}) here") == f"no ({MASK}) here"
 
@@ -218,12 +218,12 @@ def test_a_password_that_breaks_the_url_is_not_told(url: str) -> None:
 def test_what_has_no_name_of_a_secret_may_be_one() -> None:
     headers = {"X-Custom": "Scheme zx81-hunter2", "Accept-Language": "en", "X-Mode": "fast"}
     extra = {"options": {"pass": ["8d7f-aa01-zz"], "api_key": "abc"}, "effort": "medium", "seed_text": "12345678"}
-    ask = Ask(parse_url("http://h")[0], "m", headers=headers, extra=extra)
-    clean = ask.redactor()
+    template = RequestTemplate(parse_url("http://h")[0], "m", headers=headers, extra=extra)
+    clean = template.redactor()
     for secret in ("zx81-hunter2", "8d7f-aa01-zz", "abc"):
         assert clean.text(f"no ({secret}) here") == f"no ({MASK}) here"
     assert clean.text("fast en medium 12345678") == "fast en medium 12345678"
-    named = Ask(parse_url("http://h")[0], "org/m0del-7b", extra={"draft": "m0del-7b"})
+    named = RequestTemplate(parse_url("http://h")[0], "org/m0del-7b", extra={"draft": "m0del-7b"})
     assert named.redactor().text("org/m0del-7b") == "org/m0del-7b"
 
 
@@ -235,8 +235,8 @@ def test_ordinary_values(value: str) -> None:
 @pytest.mark.parametrize("at", range(0, 330, 7))
 async def test_a_key_at_any_place_is_masked_before_the_text_is_cut(at: int) -> None:
     key = "zx81hunter2zx81hunter2"
-    ask = Ask(parse_url("http://h")[0], "m", headers={"X-Custom": key})
-    assert "zx8" not in ask.redactor().line("z " * (at // 2) + key, 200)
+    template = RequestTemplate(parse_url("http://h")[0], "m", headers={"X-Custom": key})
+    assert "zx8" not in template.redactor().line("z " * (at // 2) + key, 200)
     body = "y" * at + " " + key
     record = await record_of(answering(stream(f"data: {body}\n\n".encode())), headers={"X-Custom": key})
     assert record.fate is Fate.SERVER_ERROR
@@ -254,9 +254,9 @@ def test_a_key_behind_much_white_space() -> None:
 async def test_discovery_masks_before_it_cuts(status: int, at: int) -> None:
     key = "zx81hunter2zx81hunter2"
     async with serving(answering(whole(error("y" * at + " " + key), status=status))) as server:
-        ask = Ask(parse_url(server.url)[0], "m", headers={"X-Custom": key})
+        template = RequestTemplate(parse_url(server.url)[0], "m", headers={"X-Custom": key})
         with pytest.raises(LoadTestError) as caught:
-            await discover(ask)
+            await discover(template)
     assert "yyy" in str(caught.value)
     assert "zx8" not in str(caught.value)
 
@@ -269,7 +269,7 @@ async def test_questions_aside_are_left_alone_when_nobody_waits() -> None:
         await asyncio.sleep(60)
 
     async with serving(script) as server:
-        asking = asyncio.create_task(discover(Ask(parse_url(server.url)[0], "m")))
+        asking = asyncio.create_task(discover(RequestTemplate(parse_url(server.url)[0], "m")))
         while not server.asked:
             await asyncio.sleep(0.01)
         asking.cancel()

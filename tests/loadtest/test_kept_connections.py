@@ -16,7 +16,7 @@ from headway.loadtest.client.address import parse_url
 from headway.loadtest.client.client import Client
 from headway.loadtest.client.inbox import Inbox
 from headway.loadtest.client.limits import Limits
-from headway.loadtest.client.request import Ask
+from headway.loadtest.client.request import RequestTemplate
 from headway.loadtest.record import Fate, Record
 from headway.loadtest.report.csv_file import HEADER, is_records, read_records, write_records
 from headway.loadtest.report.tables import notes
@@ -79,7 +79,7 @@ async def test_a_second_answer_that_is_stamped_and_not_read_is_not_the_next_requ
     async with serving(talks) as server:
         address, _ = parse_url(server.url)
         pool = Pool(Address("127.0.0.1", server.port), inbox=Inbox(loop))
-        client = Client(loop, pool, Ask(address, "m"), Limits(), None)
+        client = Client(loop, pool, RequestTemplate(address, "m"), Limits(), None)
         wire, connection = Spoken(), Connection(pool)
         connection.connection_made(cast("asyncio.BaseTransport", wire))
         pool.release(connection, client.zero_ns)
@@ -186,8 +186,8 @@ def test_files_from_before_requests_sent_again_were_counted_can_be_read() -> Non
     write_records(out, [Record(0, "", "", 1, 1, 0, replaced=1)])
     (told,) = read_records(io.StringIO(out.getvalue(), newline=""), "it")
     assert told.record.replaced == 1
-    assert HEADER[-1] == "replaced"
-    older = "".join(line.rpartition(",")[0] + "\n" for line in out.getvalue().splitlines())
+    assert HEADER[-2:] == ("replaced", "run")
+    older = "".join(",".join(line.split(",")[:-2]) + "\n" for line in out.getvalue().splitlines())
     assert is_records(out.getvalue().encode())
     assert is_records(older.encode())
     (read,) = read_records(io.StringIO(older, newline=""), "it")

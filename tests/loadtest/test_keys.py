@@ -14,7 +14,6 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from headway.loadtest.bench.ask import ask_of
 from headway.loadtest.bench.files import Files, save
 from headway.loadtest.bench.options import (
     ClientOptions,
@@ -27,6 +26,7 @@ from headway.loadtest.bench.options import (
     TextOptions,
     WindowOptions,
 )
+from headway.loadtest.bench.template import template_of
 from headway.loadtest.bench.tester import Result, bench
 from headway.loadtest.errors import InvalidPlan, ResultFailed
 from headway.loadtest.redact import SHORT as SHORT_KEY
@@ -141,12 +141,12 @@ async def test_no_key_is_in_any_field_of_a_result(fails: bool, monkeypatch: pyte
 
 
 def test_a_header_is_written_either_way() -> None:
-    headers = ask_of(
+    headers = template_of(
         "localhost", ServerOptions(header=("A=b=c", "Authorization: Bearer x=y")), PromiseOptions()
     ).headers
     assert headers == {"A": "b=c", "Authorization": "Bearer x=y"}
     with pytest.raises(InvalidPlan) as caught:
-        ask_of("localhost", ServerOptions(header=("sk-something",)), PromiseOptions())
+        template_of("localhost", ServerOptions(header=("sk-something",)), PromiseOptions())
     assert "sk-something" not in str(caught.value)
 
 

@@ -31,6 +31,37 @@ def test_a_file_is_whole_or_as_it_was(tmp_path: Path) -> None:
     assert list(tmp_path.iterdir()) == [path]
 
 
+def test_two_writers_of_one_file_do_not_meet(tmp_path: Path) -> None:
+    """The second writes and ends while the first is at it: each file is whole, and the last to end is there."""
+    path = tmp_path / "run.json"
+
+    def slowly(out: object) -> None:
+        out.write(b"first, ")  # type: ignore[attr-defined]
+        write_bytes(path, b"second")
+        assert path.read_bytes() == b"second"
+        out.write(b"and whole")  # type: ignore[attr-defined]
+
+    write_output(path, slowly)
+    assert path.read_bytes() == b"first, and whole"
+    assert list(tmp_path.iterdir()) == [path]
+
+
+@pytest.mark.parametrize("length", [250, 255])
+def test_a_name_as_long_as_names_can_be(tmp_path: Path, length: int) -> None:
+    path = tmp_path / ("n" * (length - 5) + ".json")
+    Files(json=path).check()
+    write_bytes(path, b"here")
+    assert path.read_bytes() == b"here"
+    with pytest.raises(InvalidPlan, match="name too long"):
+        Files(json=tmp_path / ("n" * 256)).check()
+
+
+def test_a_new_file_may_be_read_by_whom_the_umask_lets(tmp_path: Path) -> None:
+    (tmp_path / "usual").write_bytes(b"")
+    write_bytes(tmp_path / "ours", b"")
+    assert (tmp_path / "ours").stat().st_mode == (tmp_path / "usual").stat().st_mode
+
+
 def test_of_a_link_the_target_is_replaced(tmp_path: Path) -> None:
     folder = tmp_path / "elsewhere"
     folder.mkdir()

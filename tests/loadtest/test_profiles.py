@@ -12,7 +12,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from headway.loadtest.bench.ask import keys_of_tenants
 from headway.loadtest.bench.options import (
     PROFILES,
     Burst,
@@ -30,6 +29,7 @@ from headway.loadtest.bench.options import (
     name_of,
 )
 from headway.loadtest.bench.profiles import MOST_S, Offered, Terms, extent, length_s, offer, percentile_of
+from headway.loadtest.bench.template import keys_of_tenants
 from headway.loadtest.bench.tester import check_tenants
 from headway.loadtest.bench.texts import Texts
 from headway.loadtest.errors import InvalidPlan

@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from headway.loadtest.client.address import parse_url
-from headway.loadtest.client.request import Accepted, Ask, RequestWriter
+from headway.loadtest.client.request import Accepted, RequestTemplate, RequestWriter
 from headway.loadtest.errors import InvalidPlan
 from headway.loadtest.redact import MASK, Redactor
 from headway.loadtest.runner.run import run
@@ -53,9 +53,9 @@ def test_a_bad_url_does_not_show_its_password() -> None:
     assert "secret" not in str(caught.value)
 
 
-def written(ask: Ask, item: Item, prompt: Any) -> tuple[str, dict[str, str], Any]:
+def written(template: RequestTemplate, item: Item, prompt: Any) -> tuple[str, dict[str, str], Any]:
     """The request's first line, headers and body, read back."""
-    head, _, body = RequestWriter(ask)(item, prompt).partition(b"\r\n\r\n")
+    head, _, body = RequestWriter(template)(item, prompt).partition(b"\r\n\r\n")
     first, *lines = head.decode("latin-1").split("\r\n")
     headers = dict(line.split(": ", 1) for line in lines)
     assert int(headers["content-length"]) == len(body)
@@ -67,8 +67,8 @@ ADDRESS, _ = parse_url("http://h:8000/v1?api=2")
 
 
 def test_a_chat_request() -> None:
-    ask = Ask(ADDRESS, "m", slo_ttft_s=0.5, slo_itl_s=0.05, choices=2, extra={"seed": 7})
-    first, headers, body = written(ask, Item(10, 20), "hi")
+    template = RequestTemplate(ADDRESS, "m", slo_ttft_s=0.5, slo_itl_s=0.05, choices=2, extra={"seed": 7})
+    first, headers, body = written(template, Item(10, 20), "hi")
     assert first == "POST /v1/chat/completions?api=2 HTTP/1.1"
     assert headers["host"] == "h:8000"
     assert (headers["x-slo-ttft-ms"], headers["x-slo-itl-ms"]) == ("500", "50")
@@ -89,8 +89,8 @@ def test_a_chat_request() -> None:
 
 def test_the_plainest_request() -> None:
     accepted = Accepted(False, False, False, False, False, "max_completion_tokens")
-    ask = Ask(ADDRESS, "m", "completions", stream=False, accepted=accepted)
-    first, _, body = written(ask, Item(1, 2), [1, 2, 3])
+    template = RequestTemplate(ADDRESS, "m", "completions", stream=False, accepted=accepted)
+    first, _, body = written(template, Item(1, 2), [1, 2, 3])
     assert first.startswith("POST /v1/completions")
     assert body == {"model": "m", "stream": False, "max_completion_tokens": 2, "prompt": [1, 2, 3]}
 
@@ -99,25 +99,25 @@ def test_the_plainest_request() -> None:
 @given(st.text(), st.text())
 def test_any_text_arrives(role: str, content: str) -> None:
     messages = [{"role": role, "content": content}]
-    _, _, body = written(Ask(ADDRESS, "m"), Item(1, 1), messages)
+    _, _, body = written(RequestTemplate(ADDRESS, "m"), Item(1, 1), messages)
     assert body["messages"] == messages
 
 
 def test_a_whole_body_is_sent_as_it_is() -> None:
-    assert written(Ask(ADDRESS, "m"), Item(1, 1), b'{"x": 1}')[2] == {"x": 1}
+    assert written(RequestTemplate(ADDRESS, "m"), Item(1, 1), b'{"x": 1}')[2] == {"x": 1}
 
 
 def test_tenants() -> None:
-    ask = Ask(
+    template = RequestTemplate(
         ADDRESS,
         "m",
         headers={"Authorization": "Bearer shared", "X-Team": "t"},
         tenant_header="X-Tenant",
         tenant_headers={"a": {"authorization": "Bearer of-a"}},
     )
-    _, of_a, _ = written(ask, Item(1, 1, tenant="a"), "")
-    _, of_b, _ = written(ask, Item(1, 1, tenant="b"), "")
-    _, of_none, _ = written(ask, Item(1, 1), "")
+    _, of_a, _ = written(template, Item(1, 1, tenant="a"), "")
+    _, of_b, _ = written(template, Item(1, 1, tenant="b"), "")
+    _, of_none, _ = written(template, Item(1, 1), "")
     assert (of_a["authorization"], of_a["x-tenant"], of_a["x-team"]) == ("Bearer of-a", "a", "t")
     assert (of_b["authorization"], of_b["x-tenant"]) == ("Bearer shared", "b")
     assert "x-tenant" not in of_none
@@ -139,16 +139,16 @@ def test_tenants() -> None:
 )
 def test_what_cannot_be_asked(fields: dict[str, Any]) -> None:
     with pytest.raises(InvalidPlan):
-        Ask(ADDRESS, "m", **fields)
+        RequestTemplate(ADDRESS, "m", **fields)
 
 
 def test_prompts_of_the_other_endpoint() -> None:
     with pytest.raises(InvalidPlan, match="Token ids"):
-        RequestWriter(Ask(ADDRESS, "m"))(Item(1, 1), [1])
+        RequestWriter(RequestTemplate(ADDRESS, "m"))(Item(1, 1), [1])
     with pytest.raises(InvalidPlan, match="messages"):
-        RequestWriter(Ask(ADDRESS, "m", "completions"))(Item(1, 1), [{"role": "user", "content": ""}])
+        RequestWriter(RequestTemplate(ADDRESS, "m", "completions"))(Item(1, 1), [{"role": "user", "content": ""}])
     with pytest.raises(InvalidPlan, match="character"):
-        RequestWriter(Ask(ADDRESS, "m", tenant_header="x-tenant"))(Item(1, 1, tenant="☃"), "")
+        RequestWriter(RequestTemplate(ADDRESS, "m", tenant_header="x-tenant"))(Item(1, 1, tenant="☃"), "")
 
 
 # -- keys --------------------------------------------------------------------------------------------------------------

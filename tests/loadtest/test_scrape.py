@@ -75,7 +75,7 @@ def text(body: str) -> bytes:
 
 async def polled(server: Server, seconds: float = 0.5, **plan: Any) -> Signals:
     given = dataclasses.replace(plan_for(server.url), **plan)
-    scraper = Scraper(*channel_of(given.ask, given.tls, given.metrics_url), 0.05)
+    scraper = Scraper(*channel_of(given.template, given.tls, given.metrics_url), 0.05)
     scraper.start(monotonic_ns())
     await asyncio.sleep(seconds)
     return await asyncio.to_thread(scraper.stop)
@@ -114,7 +114,7 @@ async def test_what_no_run_keeps_is_not_kept() -> None:
     ):
         async with serving(pages({"/metrics": [text(page)]}), pages=True) as server:
             given = plan_for(server.url)
-            scraper = Scraper(*channel_of(given.ask, given.tls), 0.05)
+            scraper = Scraper(*channel_of(given.template, given.tls), 0.05)
             sample = await asyncio.to_thread(scraper.ask)
             await asyncio.to_thread(scraper.stop)
         assert (
@@ -147,7 +147,7 @@ async def test_metrics_elsewhere_get_no_key(keys: dict[str, Any]) -> None:
     async with serving(page, pages=True) as there, serving(page, pages=True) as server:
         given = plan_for(server.url, **keys)
         for url in (f"{there.url}/metrics", f"{server.url}/metrics", None):
-            scraper = Scraper(*channel_of(given.ask, given.tls, url), 0.05)
+            scraper = Scraper(*channel_of(given.template, given.tls, url), 0.05)
             sample = await asyncio.to_thread(scraper.ask)
             await asyncio.to_thread(scraper.stop)
             assert sample is not None
@@ -161,7 +161,7 @@ async def test_metrics_elsewhere_get_no_key(keys: dict[str, Any]) -> None:
 async def test_the_first_tenants_key_is_for_want_of_a_common_one(headers: dict[str, str], sent: str) -> None:
     async with serving(pages({"/x": [whole(b"[1]")]}), pages=True) as server:
         given = plan_for(server.url, headers=headers, tenant_headers=TENANTS)
-        channel = SideChannel.of(given.ask, given.tls, 5.0)
+        channel = SideChannel.of(given.template, given.tls, 5.0)
         assert await asyncio.to_thread(channel.json, "/x") == [1]
         channel.close()
     assert [asked.headers["authorization"] for asked in server.asked] == [sent]

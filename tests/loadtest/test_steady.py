@@ -110,7 +110,7 @@ def test_drift_is_seen_in_medians_and_not_in_outliers():
         times = queues.timings(queues.Served(at, at, at + service))
         found = steady.drift(times, latency.e2e_s(times), WINDOW_S)
         assert found is not None
-        assert found.real() == drifts
+        assert found.trend.real() == drifts
 
 
 def test_few_requests_are_not_judged():

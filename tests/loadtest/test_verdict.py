@@ -48,7 +48,7 @@ def test_a_client_that_cannot_keep_the_schedule_is_limited(seed):
     late = queues.records(queues.Served(due, answered.started, answered.ended), lag_s=sent - due)
     found = judged(late)
     assert found.name == CLIENT_LIMITED
-    assert any("ms late at p99" in finding.evidence for finding in found.findings)
+    assert any("late at p99" in finding.evidence for finding in found.findings)
 
 
 @pytest.mark.parametrize("seed", SEEDS)
@@ -282,6 +282,32 @@ def test_a_closed_loop_that_stands_still_is_unsteady(at_s):
     assert found.name == UNSTEADY
     assert "while 8 requests were in flight" in found.findings[0].evidence
     assert judged(stalled(8, at_s, 0.5, 30.0), what).name == VALID
+
+
+def test_a_closed_loop_that_stands_still_is_unsteady_without_streams_too():
+    """Six of more than a thousand answers take 5 s: no percentile shows it, and nobody else came to wait."""
+    what = load(30.0, loop="closed", profile="concurrency", concurrency=6, warmup_s=5.0, settings={"stream": "no"})
+    for seconds, word in ((5.0, UNSTEADY), (0.5, VALID)):
+        records = stalled(6, 15.0, seconds, 30.0)
+        for record in records:
+            record.first_ns = record.last_ns = -1
+            record.first_tokens = record.chunks = 0
+            record.gaps_ns, record.gap_tokens = record.gaps_ns[:0], record.gap_tokens[:0]
+        assert judged(records, what).name == word
+
+
+def test_requests_that_this_machine_could_not_send_are_not_the_servers_errors():
+    calm = served(1, 0.6)
+    failed = dict.fromkeys(range(0, len(calm.arrived), 10), Fate.CONNECTION)
+    records = queues.records(calm, fates=failed)
+    for index in failed:
+        records[index].error, records[index].status = "client: Too many open files (see ulimit -n)", 0
+    found = judged(records, load(DURATION_S))
+    assert found.name == CLIENT_LIMITED
+    assert SERVER_ERRORS not in {finding.verdict for finding in found.findings}
+    assert (
+        "failed here, not at the server (10.0%, 1% allowed): client: Too many open files" in found.findings[0].evidence
+    )
 
 
 def test_of_those_that_stand_still_is_told_how_many_never_ended():

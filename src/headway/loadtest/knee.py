@@ -25,7 +25,7 @@ import numpy as np
 
 from headway.loadtest import steady
 from headway.loadtest.result import Load
-from headway.metrics.latency import NS, Floats, Timings, elapsed_s
+from headway.metrics.latency import S_PER_NS, Floats, Timings, elapsed_s
 
 BINS = 40
 MIN_BINS = 12
@@ -99,13 +99,13 @@ def describe(figures: dict[str, float]) -> str:
 
 def ramp_bins(t: Timings, window_s: tuple[float, float], *, closed: bool) -> Ramp | None:
     """The ramp in bins of equal time; None when it has too few requests."""
-    start_ns, end_ns = window_s[0] / NS, window_s[1] / NS
+    start_ns, end_ns = window_s[0] / S_PER_NS, window_s[1] / S_PER_NS
     due = (t.scheduled_ns >= start_ns) & (t.scheduled_ns < end_ns)
     bins = min(BINS, int(due.sum()) // REQUESTS_PER_BIN)
     if bins < MIN_BINS:
         return None
     edges = np.linspace(start_ns, end_ns, bins + 1)
-    width_s = (end_ns - start_ns) * NS / bins
+    width_s = (end_ns - start_ns) * S_PER_NS / bins
     arrivals = np.histogram(t.scheduled_ns[due], edges)[0]
     delivered = np.histogram(t.ended_ns[t.ok], edges)[0] / width_s
     served = np.histogram(t.scheduled_ns[due & t.ok], edges)[0] / np.maximum(arrivals, 1)

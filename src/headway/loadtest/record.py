@@ -24,6 +24,7 @@ class Fate(Enum):
     CANCELLED = "cancelled"  # the run was ended while it was under way
 
 
+CLIENT_ERROR = "client: "  # begins the error of a request that failed for this machine's reasons, not the server's
 IN_ONE_PIECE = "no stream: the server answered in one piece"  # the error of a good answer to who asked for a stream
 
 

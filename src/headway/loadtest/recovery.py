@@ -18,7 +18,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from headway.loadtest.steady import in_flight
-from headway.metrics.latency import NS, Floats, Timings, elapsed_s
+from headway.metrics.latency import S_PER_NS, Floats, Timings, elapsed_s
 
 SMOOTH = 5
 HOLD = 20
@@ -62,7 +62,7 @@ def recoveries(t: Timings, bursts_s: Sequence[tuple[float, float]], *, until_s: 
 
 def _recovery(t: Timings, calm_s: tuple[float, float], watched_s: tuple[float, float]) -> tuple[float, bool]:
     latency_s = np.where(t.ok, elapsed_s(t.scheduled_ns, t.ended_ns), np.inf)
-    due_s: Floats = np.multiply(t.scheduled_ns, NS)
+    due_s: Floats = np.multiply(t.scheduled_ns, S_PER_NS)
     calm = latency_s[(due_s >= calm_s[0]) & (due_s < calm_s[1]) & t.ok]
     after = (due_s >= watched_s[0]) & (due_s < watched_s[1])
     if len(calm) < MIN_CALM or after.sum() < SMOOTH:
@@ -76,10 +76,10 @@ def _recovery(t: Timings, calm_s: tuple[float, float], watched_s: tuple[float, f
 
 
 def _drained(t: Timings, calm_s: tuple[float, float], watched_s: tuple[float, float]) -> tuple[float, bool]:
-    calm_at = np.linspace(*calm_s, POINTS, endpoint=False) / NS
+    calm_at = np.linspace(*calm_s, POINTS, endpoint=False) / S_PER_NS
     before = float(np.quantile(in_flight(t, calm_at), 0.95)) if calm_s[1] > calm_s[0] else 0.0
     at_s = np.linspace(*watched_s, POINTS)
-    return _back(at_s, in_flight(t, at_s / NS), before, watched_s)
+    return _back(at_s, in_flight(t, at_s / S_PER_NS), before, watched_s)
 
 
 def _back(at_s: Floats, values: Floats, limit: float, watched_s: tuple[float, float]) -> tuple[float, bool]:

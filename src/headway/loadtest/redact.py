@@ -1,10 +1,13 @@
-"""Keeps keys out of records, errors and reports. A server may echo a key: every text from outside passes here, and
+r"""Keeps keys out of records, errors and reports. A server may echo a key: every text from outside passes here, and
 every result as a whole when it is made. Reports trust results; files are cleaned again as they are written, and as
 they are read, for older ones were not.
 
 Known secrets (`--api-key`) are looked for as they are; others are told by the name they stand under (`api_key`,
 `Authorization`, `--hf-token`, `?key=`) or by their shape (`sk-…`, a JWT). Better a word too many hidden than a key
 shown.
+
+What a server says is shown to people, on terminals and in tables, so what could steer one is made visible on the same
+way: control characters and overrides of the direction of writing are written as Python writes them (`\x1b`).
 """
 
 from __future__ import annotations
@@ -33,6 +36,11 @@ _READ_CHARS = 16_384  # of a text that is cut to a line
 _TEXTS = ("kind", "tenant", "finish_reason", "server_timing", "error")  # of a record
 _REMEMBERED = 10_000
 _LONGEST_KEY = 4096  # what is longer is a text
+
+_STEERING = re.compile(
+    "[\x00-\x1f\x7f-\x9f\N{LINE SEPARATOR}\N{PARAGRAPH SEPARATOR}\u200e\u200f\u202a-\u202e\u2066-\u2069\ud800-\udfff]"
+)
+_LINE_ENDS = "\t\n\r"
 
 Whole = TypeVar("Whole", bound=Struct)
 
@@ -66,6 +74,11 @@ _SHAPES = re.compile(
     r"\b(?:sk|pk|rk|hf|gsk|xai|ghp|gho|ghs|glpat|nvapi|fw|r8|pplx)[-_][\w*.-]{6,}"
     r"|\bAKIA[0-9A-Z]{12,}|\bAIza[\w-]{20,}|\beyJ[\w-]+\.[\w-]+\.?[\w-]*"
 )
+
+
+def harmless(text: str, keep: str = "") -> str:
+    """Nothing in it moves a cursor, ends a line or turns the writing round, but for the signs to `keep`."""
+    return _STEERING.sub(lambda m: m[0] if m[0] in keep else m[0].encode("unicode_escape").decode("ascii"), text)
 
 
 def is_secret_name(name: str) -> bool:
@@ -161,6 +174,10 @@ class Redactor:
         return text if len(text) <= limit else text[: limit - 1] + "…"
 
     def text(self, text: str) -> str:
+        """Clean and harmless; it may have several lines."""
+        return harmless(self._masked(text), _LINE_ENDS)
+
+    def _masked(self, text: str) -> str:
         """Until nothing more is found: one mask may bring out what stood beside it."""
         for _ in range(_ROUNDS):
             before, text = text, self._once(text)
@@ -179,14 +196,14 @@ class Redactor:
         return _SHAPES.sub(MASK, text)
 
     def records(self, records: Iterable[Record]) -> None:
-        """Every text in them, in place."""
+        """Every text in them, in place; each is one line."""
         known = {"": ""}  # thousands of requests fail in the same words
         for record in records:
             for name in _TEXTS:
                 text = getattr(record, name)
                 clean = known.get(text)
                 if clean is None:
-                    clean = self.text(text)
+                    clean = harmless(self.text(text))
                     if len(known) < _REMEMBERED:
                         known[text] = clean
                 if clean != text:

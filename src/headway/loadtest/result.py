@@ -14,6 +14,7 @@ from typing import Self
 import msgspec
 import numpy as np
 
+from headway.metrics import bench_result
 from headway.metrics.figures import Distribution, Interval
 
 __all__ = [
@@ -22,6 +23,7 @@ __all__ = [
     "Distribution",
     "Environment",
     "Finding",
+    "Freeze",
     "Group",
     "Interval",
     "Load",
@@ -36,7 +38,7 @@ __all__ = [
     "growth",
 ]
 
-SCHEMA_VERSION = 2
+SCHEMA_VERSION = bench_result.VERSION
 
 
 class Struct(msgspec.Struct, kw_only=True, omit_defaults=False):
@@ -128,6 +130,19 @@ def growth(values: Sequence[float]) -> float:
     return sum(after - before if after >= before else after for before, after in pairwise(values))
 
 
+class Freeze(Struct):
+    """A stretch in which a client process did not look at its sockets: stopped, or kept from the core."""
+
+    start_s: float
+    end_s: float
+    in_flight: int  # measured requests of that process
+    mistimed: int  # of these: were due, or showed their first token or end, while nobody looked
+
+    @property
+    def seconds(self) -> float:
+        return self.end_s - self.start_s
+
+
 class ClientFigures(Struct):
     """How well the load was made: the evidence for CLIENT-LIMITED."""
 
@@ -136,7 +151,8 @@ class ClientFigures(Struct):
     sent_rate: float  # that were sent in it
     lag: Distribution  # sent − scheduled, s
     cpu_ratio: float  # of the busiest client process: CPU seconds per second
-    loop_lag: Distribution  # how late the client's own event loop was, s
+    loop_lag: Distribution  # how late the client's own event loop was, s, weighted by time
+    freezes: list[Freeze] = []  # that measured requests were in flight in
 
 
 class Word(StrEnum):
@@ -243,4 +259,6 @@ class Run(Struct):
     signals: Signals
     interrupted: bool = False
     ended_early: str = ""  # why, if the load was ended before its time by itself
+    simulation: str = ""  # what was simulated, in one line; "": this was measured
+    run_id: str = ""  # in every line of its CSV as well; empty: of an older headway
     schema_version: int = SCHEMA_VERSION

@@ -3,7 +3,9 @@
 Both tests look at blocks of equal time. A trend is real when Mann and Kendall's test says so (Mann 1945; Kendall
 1975) with its variance corrected for blocks that are still correlated (Hamed and Rao 1998, J. Hydrology 204:182), and
 it matters when Theil and Sen's slope (Sen 1968, JASA 63:1379) makes a difference over the window. A significant trend
-that is small is no finding, and neither is a large one that chance explains: both are asked for.
+that is small is no finding, and neither is a large one that chance explains: both are asked for. A level that changes
+at once, and late, is no trend: that is looked for by itself (`shift`). So is a tail that grows over a median that does
+not: the same is asked of upper quantiles, where blocks hold samples enough.
 
 A queue that begins to grow late is no trend over the window yet. There, Little's law (Little 1961: requests inside =
 rate × mean time inside) tells how many should be in flight at the end.
@@ -19,12 +21,14 @@ from statistics import NormalDist
 
 import numpy as np
 
+from headway.loadtest.shift import Shift, shift
 from headway.metrics import latency
-from headway.metrics.latency import NS, Bools, Floats, Timings
+from headway.metrics.latency import S_PER_NS, Bools, Floats, Timings
 
 BLOCKS = 20
 MIN_BLOCKS = 8
 REQUESTS_PER_BLOCK = 5
+BEYOND = 3  # samples of a block above its quantile
 POINTS_PER_BLOCK = 16  # where the requests in flight are counted
 # Where there is no trend, one is seen in so many runs. A verdict is asked for at every probe of a search and must not
 # cry wolf; but a queue that swallows a twentieth of all requests need not be proven beyond doubt.
@@ -51,6 +55,20 @@ class Trend:
     @property
     def relative(self) -> float:
         return self.change / self.level if self.level else 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class Drift:
+    """How a quantile of a latency developed."""
+
+    quantile: float
+    trend: Trend
+    shift: Shift
+    shift_at_s: float  # after the start of the run
+
+    def steps(self, significance: float = CERTAIN) -> bool:
+        """The level changed at once. Changed bit by bit, it is a trend."""
+        return self.shift.p_value < significance
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,9 +108,9 @@ def trend(blocks: Floats) -> Trend:
     return Trend(float(np.median(values)), slope * (len(blocks) - 1), p_value)
 
 
-def block_count(requests: int) -> int:
+def block_count(requests: int, per_block: int = REQUESTS_PER_BLOCK) -> int:
     """Into how many blocks a window with so many requests is cut; 0 when there are too few to judge."""
-    count = min(BLOCKS, requests // REQUESTS_PER_BLOCK)
+    count = min(BLOCKS, requests // per_block)
     return count if count >= MIN_BLOCKS else 0
 
 
@@ -102,7 +120,7 @@ def queue(t: Timings, window_s: tuple[float, float], *, stationary: bool = True)
     Where the load is not `stationary`, that number follows it: at the highest rate of any block, and as long as
     requests take in the first half, so many are to be expected.
     """
-    start_ns, end_ns = window_s[0] / NS, window_s[1] / NS
+    start_ns, end_ns = window_s[0] / S_PER_NS, window_s[1] / S_PER_NS
     due = (t.scheduled_ns >= start_ns) & (t.scheduled_ns < end_ns)
     count = block_count(int(due.sum()))
     if not count:
@@ -111,7 +129,7 @@ def queue(t: Timings, window_s: tuple[float, float], *, stationary: bool = True)
     at_ns = start_ns + (np.arange(points) + 0.5) * (end_ns - start_ns) / points
     inside = in_flight(t, at_ns).reshape(count, POINTS_PER_BLOCK).mean(axis=1)
     early = due & (t.scheduled_ns < (start_ns + end_ns) / 2)
-    spent_s = (_ends_ns(t)[early] - t.scheduled_ns[early]) * NS
+    spent_s = (_ends_ns(t)[early] - t.scheduled_ns[early]) * S_PER_NS
     rate = early.sum() / ((window_s[1] - window_s[0]) / 2)
     if not stationary:
         in_block = np.histogram(t.scheduled_ns[due], count, (start_ns, end_ns))[0]
@@ -127,17 +145,23 @@ def in_flight(t: Timings, at_ns: Floats) -> Floats:
     return (came - left).astype(np.float64)
 
 
-def drift(t: Timings, latency_s: Floats, window_s: tuple[float, float]) -> Trend | None:
-    """How a latency developed over the window, by the median of each block; None when there are too few requests."""
-    start_ns, end_ns = window_s[0] / NS, window_s[1] / NS
+def drift(t: Timings, latency_s: Floats, window_s: tuple[float, float], quantile: float = 0.5) -> Drift | None:
+    """How a quantile of a latency developed over the window, from block to block; None when there are too few requests
+    to see it in blocks.
+    """
+    start_ns, end_ns = window_s[0] / S_PER_NS, window_s[1] / S_PER_NS
     there = (t.scheduled_ns >= start_ns) & (t.scheduled_ns < end_ns) & np.isfinite(latency_s)
-    count = block_count(int(there.sum()))
+    count = block_count(int(there.sum()), max(REQUESTS_PER_BLOCK, round(BEYOND / (1 - quantile))))
     if not count:
         return None
     block = ((t.scheduled_ns[there] - start_ns) / (end_ns - start_ns) * count).astype(np.int64)
     values = latency_s[there]
-    medians = [np.median(values[block == index]) if (block == index).any() else np.nan for index in range(count)]
-    return trend(np.array(medians))
+    each = [
+        np.quantile(values[block == index], quantile) if (block == index).any() else np.nan for index in range(count)
+    ]
+    blocks = np.array(each)
+    found = shift(blocks)
+    return Drift(quantile, trend(blocks), found, window_s[0] + found.place * (window_s[1] - window_s[0]) / count)
 
 
 def silence(
@@ -145,20 +169,21 @@ def silence(
 ) -> Silence | None:
     """The longest stretch without tokens, where it is longer than service and arrivals explain.
 
-    An answer in one piece has no tokens on the way, and says nothing. With a `concurrency`, more than half of the
-    slots must be taken: one request that hangs, while others think, is no server that stands still.
+    An answer in one piece comes when it ends. With a `concurrency`, more than half of the slots must be taken: one
+    request that hangs, while others think, is no server that stands still.
     """
     limit_s = _silence_limit_s(t, window_s, open_loop=open_loop)
     if limit_s is None:
         return None
-    start_ns, end_ns = window_s[0] / NS, window_s[1] / NS
-    tokens = np.concatenate((t.first_ns[t.first_ns >= 0], latency.chunk_times_ns(t)))
+    start_ns, end_ns = window_s[0] / S_PER_NS, window_s[1] / S_PER_NS
+    whole_ns = t.ended_ns[t.ok & (t.first_ns < 0)]
+    tokens = np.concatenate((t.first_ns[t.first_ns >= 0], latency.chunk_times_ns(t), whole_ns))
     inside = np.sort(tokens[(tokens > start_ns) & (tokens < end_ns)])
     edges = np.concatenate(([start_ns], inside, [end_ns]))
     least = 1 if concurrency is None else concurrency // 2 + 1
     found = [
         stretch
-        for place in np.flatnonzero(np.diff(edges) * NS > limit_s)
+        for place in np.flatnonzero(np.diff(edges) * S_PER_NS > limit_s)
         for stretch in _busy_stretches(t, float(edges[place]), float(edges[place + 1]), least)
         if stretch.end_s - stretch.start_s > limit_s
     ]
@@ -166,14 +191,16 @@ def silence(
 
 
 def _silence_limit_s(t: Timings, window_s: tuple[float, float], *, open_loop: bool) -> float | None:
-    """None: nothing was streamed, or nothing ended well that would tell how long service takes."""
+    """None: nothing ended well that would tell how long service takes."""
     spent_s, seconds = latency.e2e_s(t)[t.ok], window_s[1] - window_s[0]
-    if not len(spent_s) or not (t.first_ns >= 0).any() or seconds <= 0:
+    if not len(spent_s) or seconds <= 0:
         return None
-    e2e_s = float(np.median(spent_s))
+    # Where nothing is streamed, a long answer is silent as long as it takes: one that is longer than most must not be
+    # taken for a server that stands still.
+    e2e_s = float(np.quantile(spent_s, 0.5 if (t.first_ns >= 0).any() else 0.95))
     limit_s = min(SILENT_E2E * e2e_s, max(SILENT_OF_WINDOW * seconds, SILENT_E2E_OF_WINDOW * e2e_s))
     if open_loop:
-        due = ((t.scheduled_ns * NS >= window_s[0]) & (t.scheduled_ns * NS < window_s[1])).sum()
+        due = ((t.scheduled_ns * S_PER_NS >= window_s[0]) & (t.scheduled_ns * S_PER_NS < window_s[1])).sum()
         limit_s = max(limit_s, SILENT_ARRIVALS * seconds / max(int(due), 1))
     return max(SILENT_S, limit_s)
 
@@ -188,8 +215,8 @@ def _busy_stretches(t: Timings, start_ns: float, end_ns: float, least: int) -> l
     turns = np.flatnonzero(np.diff(np.concatenate(([False], counts >= least, [False])).astype(np.int8)))
     return [
         Silence(
-            float(moments[first]) * NS,
-            float(moments[last]) * NS,
+            float(moments[first]) * S_PER_NS,
+            float(moments[last]) * S_PER_NS,
             int(counts[first:last].min()),
             int(_never_ended(t, ends_ns, float(moments[first]), float(moments[last])).sum()),
         )

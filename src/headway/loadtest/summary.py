@@ -25,11 +25,11 @@ import numpy.typing as npt
 from headway.loadtest.knee import knee_of
 from headway.loadtest.record import Record
 from headway.loadtest.recovery import recoveries
-from headway.loadtest.result import ClientFigures, Distribution, Group, Interval, Load, Slo, Summary
+from headway.loadtest.result import ClientFigures, Distribution, Freeze, Group, Interval, Load, Slo, Summary
 from headway.loadtest.table import RecordTable, due_within, measured_window, within
 from headway.metrics import goodput, latency, rivals
 from headway.metrics.blocks import deviations
-from headway.metrics.latency import NS, Bools, Floats, Ints, Timings
+from headway.metrics.latency import S_PER_NS, Bools, Floats, Ints, Timings
 from headway.metrics.percentiles import distribution
 
 Window = tuple[float, float]
@@ -39,6 +39,7 @@ MISMATCH_TOKENS = 2
 MISMATCH_RATIO = 0.02
 TOP_ERRORS = 10
 MIN_BINS = 8  # with something in them
+CATCH_UP_NS = 50_000_000  # after a freeze, what has arrived in it is stamped
 RATE_BINS = 256  # of the window: how rates vary over it
 
 
@@ -79,8 +80,11 @@ def client_figures(
     processes: int,
     cpu_ratio: float,
     loop_lags_s: npt.ArrayLike,
+    freezes: Sequence[tuple[float, float, int]] = (),
 ) -> ClientFigures:
-    """How well the load was made in the window. `cpu_ratio` and `loop_lags_s` are of the busiest process."""
+    """How well the load was made in the window. `cpu_ratio` is of the busiest process, `loop_lags_s` of the latest, in
+    equal steps of the window. `freezes`: when which process did not look at all, (from, until) and its number.
+    """
     times, seconds = table.timings, window_s[1] - window_s[0]
     due = table.scheduled_within(window_s)
     return ClientFigures(
@@ -90,7 +94,33 @@ def client_figures(
         lag=distribution(latency.lag_s(times)[due], seed=load.seed),
         cpu_ratio=cpu_ratio,
         loop_lag=distribution(np.asarray(loop_lags_s, np.float64), seed=load.seed),
+        freezes=_touching(freezes, table, due, processes),
     )
+
+
+def _touching(
+    freezes: Sequence[tuple[float, float, int]], table: RecordTable, due: Bools, processes: int
+) -> list[Freeze]:
+    """Those in which requests of the window were in flight, of the process that stood still."""
+    times = table.timings
+    index = np.fromiter((record.index for record in table.records), np.int64, len(table))
+    ends_ns = np.where(times.ended_ns < 0, np.iinfo(np.int64).max, times.ended_ns)
+    found = []
+    for start_s, end_s, process in freezes:
+        start_ns, end_ns = start_s / S_PER_NS, end_s / S_PER_NS
+        mine = due & (index % max(processes, 1) == process)
+        inside = mine & (times.scheduled_ns < end_ns) & (ends_ns > start_ns)
+        late = np.zeros(len(table), np.bool_)
+        for at_ns, until_ns in (
+            (times.scheduled_ns, end_ns),
+            (times.first_ns, end_ns + CATCH_UP_NS),
+            (times.ended_ns, end_ns + CATCH_UP_NS),
+        ):
+            late |= (at_ns >= start_ns) & (at_ns < until_ns)
+        if inside.any():
+            in_flight, mistimed = int(inside.sum()), int((inside & late).sum())
+            found.append(Freeze(start_s=start_s, end_s=end_s, in_flight=in_flight, mistimed=mistimed))
+    return found
 
 
 def _group(table: RecordTable, rows: Bools, window: Window, slo: Slo, seed: int) -> Group:
@@ -137,7 +167,7 @@ def _in_bins(at_ns: Ints, amounts: npt.NDArray[np.generic], window: Window) -> F
     if seconds <= 0:
         return np.zeros(0)
     here = within(at_ns, window)
-    place = ((at_ns[here] - window[0] / NS) * (RATE_BINS * NS / seconds)).astype(np.int64)
+    place = ((at_ns[here] - window[0] / S_PER_NS) * (RATE_BINS * S_PER_NS / seconds)).astype(np.int64)
     told = np.bincount(np.clip(place, 0, RATE_BINS - 1), weights=amounts[here], minlength=RATE_BINS)
     rates: Floats = told.astype(np.float64) * (RATE_BINS / seconds)
     return rates

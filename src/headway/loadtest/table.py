@@ -11,7 +11,7 @@ import numpy.typing as npt
 
 from headway.loadtest.record import Fate, Record
 from headway.loadtest.result import Load
-from headway.metrics.latency import NS, Bools, Counts, Ints, Timings
+from headway.metrics.latency import S_PER_NS, Bools, Counts, Ints, Timings
 
 _GIVEN_UP = frozenset({Fate.TIMEOUT, Fate.CANCELLED})
 
@@ -67,7 +67,7 @@ def measured_window(load: Load, table: RecordTable, *, elapsed_s: float | None =
         ends_s.append(_offered_until_s(load, table))
     start_s = load.warmup_s
     if 0 < load.warmup_requests < len(table):
-        start_s = max(start_s, float(table.timings.scheduled_ns[load.warmup_requests]) * NS)
+        start_s = max(start_s, float(table.timings.scheduled_ns[load.warmup_requests]) * S_PER_NS)
     return start_s, max(min(ends_s) - load.cooldown_s, start_s)
 
 
@@ -78,23 +78,23 @@ def _offered_until_s(load: Load, table: RecordTable) -> float:
     if not len(table):
         return 0.0
     times = table.timings
-    last_end_s = float(max(times.ended_ns.max(), times.scheduled_ns.max())) * NS
-    first_s, last_s = float(times.scheduled_ns[0]) * NS, float(times.scheduled_ns[-1]) * NS
+    last_end_s = float(max(times.ended_ns.max(), times.scheduled_ns.max())) * S_PER_NS
+    first_s, last_s = float(times.scheduled_ns[0]) * S_PER_NS, float(times.scheduled_ns[-1]) * S_PER_NS
     if first_s == last_s or (load.concurrency is not None and len(table) <= load.concurrency):  # all at once
         return last_end_s
     if load.loop == "closed":
-        return float(max(times.sent_ns.max(), times.scheduled_ns.max()) + 1) * NS  # itself included
+        return float(max(times.sent_ns.max(), times.scheduled_ns.max()) + 1) * S_PER_NS  # itself included
     return last_s + (last_s - first_s) / (len(table) - 1)
 
 
 def due_within(t: Timings, window_s: tuple[float, float]) -> Timings:
     """The requests that were due in the window, as `RecordTable.scheduled_within` counts them."""
-    return t.due_within(max(window_s[0] / NS, 0.0), window_s[1] / NS)
+    return t.due_within(max(window_s[0] / S_PER_NS, 0.0), window_s[1] / S_PER_NS)
 
 
 def within(at_ns: npt.NDArray[np.int64] | npt.NDArray[np.float64], window_s: tuple[float, float]) -> Bools:
     """Which moments lie in the window: its beginning does, its end does not."""
-    inside: Bools = (at_ns >= window_s[0] / NS) & (at_ns < window_s[1] / NS) & (at_ns >= 0)
+    inside: Bools = (at_ns >= window_s[0] / S_PER_NS) & (at_ns < window_s[1] / S_PER_NS) & (at_ns >= 0)
     return inside
 
 

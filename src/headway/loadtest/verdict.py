@@ -17,7 +17,7 @@ from dataclasses import dataclass
 
 from headway.loadtest import steady
 from headway.loadtest.answers import Answers, answers
-from headway.loadtest.record import Fate
+from headway.loadtest.record import CLIENT_ERROR, Fate
 from headway.loadtest.result import ClientFigures, Distribution, Finding, Group, Load, Summary, Verdict, Word
 from headway.loadtest.table import RecordTable
 from headway.metrics import latency
@@ -39,6 +39,10 @@ class Tolerances:
     loop_lag_s: float = 0.005
     lag_share: float = 0.1
     most_lag_s: float = 0.1
+    # The client may stand still while requests are in flight if it puts wrong times on no more of them than this, and
+    # if what it adds to as many is a small part of their E2E. It is told in any case.
+    frozen: float = 0.01
+    frozen_share: float = 0.25
     cpu_ratio: float = 0.9  # of one core, by the busiest client process
     busy_ratio: float = 0.5  # of one core: from here on it is the client's own work that makes it late
     span_s: float = 0.5  # a rate or a share of a core over less than that says nothing about the client
@@ -53,7 +57,10 @@ class Tolerances:
     queue_ratio: float = 0.2  # and of the requests in flight
     queue_surplus: float = 3.0  # in flight at the end, as a multiple of what Little's law expects
     queue_surplus_requests: float = 10.0  # and by so many at least
-    latency_drift: float = 0.2  # over the window, of the median
+    latency_drift: float = 0.2  # over the window, or in one step, of the median or of an upper quantile
+    # A smaller change is nobody's: it is as much as the client itself may be late, and no user feels it. A server that
+    # answers in 0.5 ms is not unsteady for 0.1 ms.
+    drift_s: float = 0.002
     percentile: float = 99.0  # the highest that the run is for
 
 
@@ -78,26 +85,34 @@ def judge(
     """
     early = [f"the load ended early: {ended_early}"] if ended_early else []
     due = table.scheduled_within(summary.window_s)
-    came = answers((record for record, here in zip(table.records, due, strict=True) if here), load)
+    measured = [record for record, here in zip(table.records, due, strict=True) if here]
+    came = answers(measured, load)
+    own = [record.error for record in measured if record.fate in ERRORS and record.error.startswith(CLIENT_ERROR)]
     said = {
-        Word.CLIENT_LIMITED: [*(early if client_failed else ()), *_client_limited(table, client, summary, tolerances)],
+        Word.CLIENT_LIMITED: [
+            *(early if client_failed else ()),
+            *_own_failures(own, summary.overall, tolerances),
+            *_client_limited(table, client, summary, tolerances),
+        ],
         Word.SERVER_ERRORS: [
             *(early if not client_failed else ()),
-            *_server_errors(summary, tolerances, interrupted=interrupted),
+            *_server_errors(summary, tolerances, own=len(own), interrupted=interrupted),
             *_empty(came, summary.overall, tolerances, told=False),
             *_unseen(came, tolerances, told=False),
         ],
-        Word.UNSTEADY: _unsteady(table, summary, load, tolerances),
+        Word.UNSTEADY: _unsteady(table, summary, client, load, tolerances),
         Word.TOO_FEW_SAMPLES: _too_few(table, summary, load, tolerances, cut_short=interrupted or bool(early)),
     }
     findings = [Finding(verdict=word, evidence=line) for word in Word for line in said.get(word, ())]
     name = findings[0].verdict if findings else Word.VALID
-    return Verdict(name=name, findings=findings, remarks=_remarks(summary.overall, came, tolerances))
+    remarks = _remarks(summary.overall, came, tolerances)
+    remarks += _frozen(client, summary.overall, tolerances, told=True)
+    return Verdict(name=name, findings=findings, remarks=remarks)
 
 
 def _client_limited(table: RecordTable, client: ClientFigures, summary: Summary, tolerances: Tolerances) -> list[str]:
     said = []
-    ended_s = float(table.timings.ended_ns.max(initial=0)) * latency.NS
+    ended_s = float(table.timings.ended_ns.max(initial=0)) * latency.S_PER_NS
     offered, sent = client.offered_rate, client.sent_rate
     seconds = summary.window_s[1] - summary.window_s[0]
     if offered and seconds >= tolerances.span_s:
@@ -117,10 +132,29 @@ def _client_limited(table: RecordTable, client: ClientFigures, summary: Summary,
         late = _highest(lag, 99)
         allowed_s = min(max(floor_s, tolerances.lag_share * typical_s), tolerances.most_lag_s)
         if late and late[1] > allowed_s:
-            said.append(f"{what} {late[1] * 1e3:.3g} ms late at p{key(late[0])}, {allowed_s * 1e3:.3g} ms allowed")
+            said.append(f"{what} {_span(late[1])} late at p{key(late[0])}, {_span(allowed_s)} allowed")
+    said += _frozen(client, summary.overall, tolerances, told=False)
     if client.cpu_ratio > tolerances.cpu_ratio and ended_s >= tolerances.span_s:
         said.append(f"the client used {client.cpu_ratio:.0%} of a core, {tolerances.cpu_ratio:.0%} allowed")
     return [*said, _what_to_do(client, tolerances)] if said else []
+
+
+def _frozen(client: ClientFigures, group: Group, tolerances: Tolerances, *, told: bool) -> list[str]:
+    """A finding where it could be seen in a p99, or else one that is `told` with the figures."""
+    if not client.freezes:
+        return []
+    allowed = tolerances.frozen * group.requests
+    longest = max(client.freezes, key=lambda freeze: freeze.seconds)
+    typical_s = _typical(group.distributions["e2e_from_send"]) or 0.0
+    much = [freeze for freeze in client.freezes if freeze.seconds > tolerances.frozen_share * typical_s]
+    bad = sum(freeze.mistimed for freeze in client.freezes) > allowed or sum(one.in_flight for one in much) > allowed
+    if bad is told:
+        return []
+    number = len(client.freezes)
+    often = "" if number == 1 else f" {number} times, the longest"
+    hit = f"{longest.in_flight} of {group.requests} measured requests were in flight"
+    when = f"{longest.start_s:.2f}–{longest.end_s:.2f} s"
+    return [f"the client itself stood still{often} for {longest.seconds:.3g} s ({when}) while {hit}"]
 
 
 def _what_to_do(client: ClientFigures, tolerances: Tolerances) -> str:
@@ -134,10 +168,21 @@ def _what_to_do(client: ClientFigures, tolerances: Tolerances) -> str:
     )
 
 
-def _server_errors(summary: Summary, tolerances: Tolerances, *, interrupted: bool) -> list[str]:
+def _own_failures(errors: list[str], group: Group, tolerances: Tolerances) -> list[str]:
+    """Requests that this machine could not even send: no file, port or memory was left for a connection."""
+    if len(errors) <= tolerances.errors * group.requests:
+        return []
+    share = f"{len(errors) / group.requests:.1%}, {tolerances.errors:.0%} allowed"
+    return [f"{len(errors)} of {group.requests} requests failed here, not at the server ({share}): {errors[0]}"]
+
+
+def _server_errors(summary: Summary, tolerances: Tolerances, *, own: int, interrupted: bool) -> list[str]:
     group, said = summary.overall, []
     counted = [fate for fate in ERRORS if not (interrupted and fate is Fate.CANCELLED)]
     failed = {fate.value: group.fates[fate.value] for fate in counted if group.fates.get(fate.value)}
+    if own:  # of these nothing reached the server
+        failed[Fate.CONNECTION.value] = failed.get(Fate.CONNECTION.value, 0) - own
+        failed = {fate: number for fate, number in failed.items() if number > 0}
     count = sum(failed.values())
     if count > tolerances.errors * group.requests:
         parts = ", ".join(f"{number} {_IN_WORDS.get(fate, fate)}" for fate, number in failed.items())
@@ -185,7 +230,9 @@ def _limited(limited: int, group: Group) -> str:
     return f"{limited} of {group.requests} requests were turned away by a limit ({limited / group.requests:.1%})"
 
 
-def _unsteady(table: RecordTable, summary: Summary, load: Load, tolerances: Tolerances) -> list[str]:
+def _unsteady(
+    table: RecordTable, summary: Summary, client: ClientFigures, load: Load, tolerances: Tolerances
+) -> list[str]:
     """A load that is not the same all along is meant to change queues and latencies: of it is only asked whether, at
     the end, far more requests are in flight than the highest rate explains. A ramp, whose knee is looked for, goes
     beyond what a server can do on purpose.
@@ -199,14 +246,43 @@ def _unsteady(table: RecordTable, summary: Summary, load: Load, tolerances: Tole
         said += _queue_grew(queue, tolerances) if load.stationary else _queue_left(queue, tolerances)
     if not load.stationary:
         return said
+    late = [late[1] for late in (_highest(client.lag, 99), _highest(client.loop_lag, 99)) if late]
+    least_s = max(tolerances.drift_s, *late, 0.0)  # what the client was late by is not the server's
     for name, seconds in (("E2E", latency.e2e_s(times)), ("TTFT", latency.ttft_s(times))):
-        drift = steady.drift(times, seconds, window_s)
-        if drift and drift.real() and abs(drift.relative) > tolerances.latency_drift:
-            said.append(
-                f"{name} drifted by {drift.change:+.3g} s over the window ({drift.relative:+.0%} of its median"
-                f" {drift.level:.3g} s, p = {drift.p_value:.1g})"
-            )
+        lines = (
+            _drifted(name, steady.drift(times, seconds, window_s, quantile), tolerances, least_s)
+            for quantile in QUANTILES
+        )
+        said += [line for line in lines if line][:1]
     return said
+
+
+QUANTILES = (0.5, 0.9, 0.95, 0.99)  # that must not drift
+
+
+def _drifted(name: str, drift: steady.Drift | None, tolerances: Tolerances, least_s: float) -> str:
+    """Empty where it did not, or by so little that it does not matter."""
+    if drift is None:
+        return ""
+    trend, shift = drift.trend, drift.shift
+    what, level = (
+        (name, "median") if drift.quantile == 0.5 else (f"{name} at p{drift.quantile * 100:g}", "median block")
+    )
+
+    def matters(change: float, relative: float) -> bool:
+        return abs(relative) > tolerances.latency_drift and abs(change) > least_s
+
+    if trend.real() and matters(trend.change, trend.relative):
+        return (
+            f"{what} drifted by {trend.change:+.3g} s over the window ({trend.relative:+.0%} of its {level}"
+            f" {trend.level:.3g} s, p = {trend.p_value:.1g})"
+        )
+    if drift.steps() and matters(shift.change, shift.relative):
+        return (
+            f"{what} stepped from {shift.before:.3g} s to {shift.after:.3g} s at {drift.shift_at_s:.3g} s"
+            f" ({shift.relative:+.0%}, p = {shift.p_value:.1g})"
+        )
+    return ""
 
 
 def _silent(silence: steady.Silence | None) -> list[str]:
@@ -244,7 +320,7 @@ def _too_few(table: RecordTable, summary: Summary, load: Load, tolerances: Toler
         return [f"the run ended before anything was measured: {sent} sent"]
     if end_s <= start_s:
         times = table.timings
-        lasted_s = float(max(times.ended_ns.max(initial=0), times.scheduled_ns.max(initial=0))) * latency.NS
+        lasted_s = float(max(times.ended_ns.max(initial=0), times.scheduled_ns.max(initial=0))) * latency.S_PER_NS
         edges = f"a warm-up of {load.warmup_s:g} s and a cool-down of {load.cooldown_s:g} s"
         return [f"{edges} leave nothing of {lasted_s:.3g} s of load: use shorter ones, or a longer load"]
     needed = samples_needed(tolerances.percentile)
@@ -253,6 +329,10 @@ def _too_few(table: RecordTable, summary: Summary, load: Load, tolerances: Toler
     if there >= needed:
         return []
     return [f"{there} requests in the window have {name}, p{key(tolerances.percentile)} needs {needed:,}"]
+
+
+def _span(seconds: float) -> str:
+    return f"{seconds:.3g} s" if seconds >= 1 else f"{seconds * 1e3:.3g} ms"
 
 
 def _typical(figures: Distribution) -> float | None:

@@ -31,7 +31,7 @@ Bools = npt.NDArray[np.bool_]
 Counts = npt.NDArray[np.uint16]
 
 UNKNOWN = -1
-NS = 1e-9
+S_PER_NS = 1e-9
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -95,7 +95,7 @@ class TokenGaps:
 
 def elapsed_s(start_ns: Ints, end_ns: Ints) -> Floats:
     """Seconds from one moment to another, NaN where either never came."""
-    seconds: Floats = np.multiply(end_ns - start_ns, NS)
+    seconds: Floats = np.multiply(end_ns - start_ns, S_PER_NS)
     seconds[(start_ns < 0) | (end_ns < 0)] = np.nan
     return seconds
 
@@ -155,7 +155,7 @@ def tpot_s(t: Timings) -> Floats:
 def chunk_gaps_s(t: Timings) -> Floats:
     """ICL, in order of time."""
     order = np.argsort(chunk_times_ns(t), kind="stable")
-    seconds: Floats = np.multiply(t.gaps_ns[order], NS)
+    seconds: Floats = np.multiply(t.gaps_ns[order], S_PER_NS)
     return seconds
 
 
@@ -184,7 +184,7 @@ def chunk_times_ns(t: Timings) -> Ints:
 def token_gaps(t: Timings) -> TokenGaps:
     """ITL. A chunk that no token is counted for lends its gap to the next that has some."""
     owner = np.repeat(np.arange(len(t), dtype=np.int32), t.gap_counts)
-    seconds: Floats = np.multiply(t.gaps_ns, NS)
+    seconds: Floats = np.multiply(t.gaps_ns, S_PER_NS)
     told = t.gap_tokens > 0
     if not told.all():
         heir: Ints = np.cumsum(told) - told  # of each chunk: which of those with tokens takes its gap

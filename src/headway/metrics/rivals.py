@@ -31,7 +31,7 @@ import numpy as np
 import numpy.typing as npt
 
 from headway.metrics import latency
-from headway.metrics.latency import NS, Floats, Timings, elapsed_s
+from headway.metrics.latency import S_PER_NS, Floats, Timings, elapsed_s
 
 Figures = dict[str, float | None]
 
@@ -50,7 +50,7 @@ def _aiperf(t: Timings) -> Figures:
     duration_s = _busy_s(t)
     itl_s = latency.tpot_s(t)
     first_gap = np.cumsum(t.gap_counts) - t.gap_counts
-    second_s = t.gaps_ns[first_gap[t.gap_counts > 0]] * NS
+    second_s = t.gaps_ns[first_gap[t.gap_counts > 0]] * S_PER_NS
     return {
         **_spread("Time to First Token (ms)", latency.ttft_from_send_s(t) * 1e3),
         **_spread("Time to Second Token (ms)", second_s * 1e3),
@@ -68,8 +68,8 @@ def _guidellm(t: Timings) -> Figures:
     tokens = np.maximum(t.output_tokens, 0)
     tpot_ms = elapsed_s(t.sent_ns, t.last_ns) * 1e3 / np.maximum(tokens, 1)
     itl_ms = np.nan_to_num(latency.tpot_s(t)) * 1e3
-    window_s = (t.ended_ns.max() - t.sent_ns.min()) * NS if len(t) else 0.0
-    streaming_s = (t.last_ns.max() - t.first_ns.min()) * NS if len(t) else 0.0
+    window_s = (t.ended_ns.max() - t.sent_ns.min()) * S_PER_NS if len(t) else 0.0
+    streaming_s = (t.last_ns.max() - t.first_ns.min()) * S_PER_NS if len(t) else 0.0
     return {
         **_weighted("request_latency", latency.e2e_from_send_s(t), np.ones(len(t))),
         **_weighted("time_to_first_token_ms", latency.ttft_from_send_s(t) * 1e3, np.ones(len(t))),
@@ -109,7 +109,7 @@ RIVALS: Mapping[str, Callable[[Timings], Figures]] = {"aiperf": _aiperf, "guidel
 
 
 def _busy_s(t: Timings) -> float:
-    return float(t.last_ns.max() - t.sent_ns.min()) * NS if len(t) else 0.0
+    return float(t.last_ns.max() - t.sent_ns.min()) * S_PER_NS if len(t) else 0.0
 
 
 def _per(amounts: npt.NDArray[np.number], seconds: float) -> float | None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import io
+import unicodedata
 from array import array
 from dataclasses import fields
 from pathlib import Path
@@ -21,8 +22,9 @@ from tests.loadtest.report.sample_run import Sample
 GAPS = {"gaps_ns", "gap_tokens"}
 times = st.integers(-1, 10**16)
 counts = st.integers(-1, 10**9)
-# Words that look like keys are hidden, and that is tested elsewhere.
-texts = st.text(st.characters(exclude_categories=["Cs", "L", "N"]) | st.sampled_from("abc =+-@'\t\r\n,\""), max_size=20)
+# Words that look like keys are hidden, and that is tested elsewhere; so are control characters, which are no more in
+# a record when it is written.
+texts = st.text(st.characters(exclude_categories=["C", "Z", "L", "N"]) | st.sampled_from("abc =+-@',\""), max_size=20)
 
 
 @st.composite
@@ -119,11 +121,32 @@ def test_units_are_in_the_names_and_every_column_is_explained() -> None:
     assert read == {field.name for field in fields(Record)} - GAPS
 
 
-@pytest.mark.parametrize("text", ["=1+1", "+1", "-1", "@x", "\tx", "'quoted"])
+@pytest.mark.parametrize("text", ["=1+1", "+1", "-1", "@x", "'quoted"])
 def test_no_cell_is_a_formula(text: str) -> None:
     record = Record(0, text, "", 1, 1, 0, error=text)
     cells = dict(zip(HEADER, rows(written([record]))[1], strict=True))
     assert cells["kind"] == cells["error"] == f"'{text}"
+
+
+@given(st.text(st.characters(categories=["Cc", "Cs", "Zl", "Zp"]) | st.sampled_from('\u202e\u2066ab,"'), max_size=9))
+def test_nothing_in_a_file_steers_a_terminal_or_ends_a_line(text: str) -> None:
+    """Whatever a server says: a line a request, and the escapes come back as they are."""
+    file = written([Record(0, "", "", 1, 1, 0, error=text, server_timing=text)])
+    assert len(file.splitlines()) == 2
+    assert not [sign for sign in file if unicodedata.category(sign) in {"Cc", "Cs", "Cf"} and sign != "\n"]
+    (line,) = read_records(io.StringIO(file, newline=""), "it")
+    assert written([line.record]) == file
+
+
+def test_an_older_file_with_control_characters_is_read_without_them() -> None:
+    text = broken("error", "\x1b[2Jgone\x07")
+    assert [line.record.error for line in read_records(io.StringIO(text, newline=""), "it")][1] == "\\x1b[2Jgone\\x07"
+
+
+def test_the_id_of_the_run_is_in_every_line() -> None:
+    out = io.StringIO(newline="")
+    write_records(out, [Record(0, "", "", 1, 1, 0), Record(1, "", "", 1, 1, 5)], "abc")
+    assert [line.run_id for line in read_records(io.StringIO(out.getvalue(), newline=""), "it")] == ["abc", "abc"]
 
 
 def test_no_key_is_written() -> None:

@@ -21,6 +21,7 @@ from headway.loadtest.bench.tester import OnProgress, Tester
 from headway.loadtest.errors import ResultFailed
 from headway.loadtest.report.live import Aim, shown
 from headway.loadtest.report.terminal import print_run
+from headway.loadtest.report.wording import printable
 from headway.loadtest.result import Load
 from headway.loadtest.runner.interrupts import keeping
 
@@ -39,7 +40,7 @@ async def _run(url: str, profile: Profile, wanted: Options, report: ReportOption
     with waiting(ASKING, quiet=report.quiet):
         tester = await Tester.meet(url, wanted)
     offered = await tester.offer(profile)
-    what = f"{tester.ask.model} at {tester.ask.address.url}"
+    what = printable(f"{tester.template.model} at {tester.template.address.url}")  # the server named itself
     with keeping(_tell_writing):
         with watched(what, offered.described, quiet=report.quiet) as on_progress:
             try:

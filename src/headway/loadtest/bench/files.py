@@ -13,9 +13,10 @@ from headway.loadtest.bench.tester import Result
 from headway.loadtest.errors import InvalidPlan, ResultFailed
 from headway.loadtest.record import Record
 from headway.loadtest.report import csv_file, json_file
-from headway.loadtest.report.csv_file import load_records, write_records
+from headway.loadtest.report.csv_file import Line, load_records, write_records
 from headway.loadtest.report.json_file import ReportError, load_run, run_bytes
 from headway.loadtest.result import Run
+from headway.metrics.latency import S_PER_NS
 
 STEM = "run"
 # As `report.page` has it; named here so that a command without a page needs none of what draws one.
@@ -73,7 +74,7 @@ def save(result: Result, files: Files, *, rivals: Collection[str] = ()) -> None:
     """
     to_write: list[tuple[Path, Write]] = []
     if files.csv is not None:
-        to_write.append((files.csv, lambda out: _write_csv(out, result.records)))
+        to_write.append((files.csv, lambda out: _write_csv(out, result.records, result.run.run_id)))
     if files.html is not None:
         to_write.append((files.html, lambda out: out.write(_page(result, rivals))))
     if files.json is not None:
@@ -100,24 +101,47 @@ def _page(result: Result, rivals: Collection[str]) -> bytes:
     return run_page(result.run, result.records, rivals=tuple(rivals)).encode()
 
 
-def _write_csv(out: BinaryIO, records: Sequence[Record]) -> None:
+def _write_csv(out: BinaryIO, records: Sequence[Record], run_id: str = "") -> None:
     text = io.TextIOWrapper(out, encoding="utf-8", errors="backslashreplace", newline="", write_through=True)
     try:
-        write_records(text, records)
+        write_records(text, records, run_id)
         text.flush()
     finally:
         text.detach()
 
 
 def read(path: Path) -> tuple[Run, list[Record]]:
-    """A saved run, and its requests where their CSV lies beside it: without the single gaps, which a CSV has not."""
+    """A saved run, and its requests where their CSV lies beside it: without the single gaps, which a CSV has not.
+
+    Raises `ReportError` for what cannot be read, and for a CSV of another run.
+    """
     if path.is_dir():
         _check_one_run(path)
         path /= f"{STEM}.json"
-    run, records = load_run(path), path.with_suffix(".csv")
-    if not records.exists():
+    run, beside = load_run(path), path.with_suffix(".csv")
+    if not beside.exists():
         return run, []
-    return run, [line.record for line in load_records(records)]
+    lines = load_records(beside)
+    _check_same_run(run, lines, path, beside)
+    return run, [line.record for line in lines]
+
+
+def _check_same_run(run: Run, lines: Sequence[Line], path: Path, beside: Path) -> None:
+    """By the id; files of an older headway have none, and then their requests must at least be as many."""
+    ids = {line.run_id for line in lines} or {run.run_id}
+    window_s = run.summary.window_s
+    here = sum(window_s[0] <= line.record.scheduled_ns * S_PER_NS < window_s[1] for line in lines)
+    why = ""
+    if ids != {run.run_id}:
+        there = ", ".join(sorted(one or "without an id" for one in ids)[:3])
+        why = f"it is of run {there}, and {path.name} of run {run.run_id or 'without an id'}"
+    elif here != run.summary.overall.requests:
+        why = f"it has {here:,} requests in the measured window, and {path.name} has {run.summary.overall.requests:,}"
+    if why:
+        raise ReportError(
+            f"{beside}: {why}: they do not belong together. Put the CSV of that run there, or take this one away: a "
+            "report can be made without it."
+        )
 
 
 def _check_one_run(folder: Path) -> None:

@@ -10,6 +10,7 @@ import errno
 import fcntl
 import os
 import re
+import secrets as chance
 import stat
 import sys
 from collections.abc import Callable, Iterator
@@ -80,9 +81,10 @@ def descriptor_of(path: Path) -> int | None:
             return _STREAMS[name]
         if found := _DESCRIPTOR.fullmatch(name):
             return int(found[1])
-        if not link.is_symlink():
+        try:
+            link = link.parent / link.readlink()
+        except OSError:  # no link, or no name that there could be
             break
-        link = link.parent / link.readlink()
     return _STDOUT if _is_where_stdout_goes(path) else None
 
 
@@ -166,13 +168,15 @@ def _opened(path: Path) -> Iterator[BinaryIO]:
             yield out
         return
     target = Path(os.path.realpath(path))
-    beside = target.with_name(f".{target.name}.new")
-    try:
-        with beside.open("wb") as out:
+    # A name of its own: two processes may write to one target, whose name may be as long as names can be.
+    beside = target.with_name(f".{chance.token_hex(8)}.new")
+    with beside.open("xb") as out:
+        try:
             yield out
-        beside.replace(target)
-    finally:
-        beside.unlink(missing_ok=True)
+            out.close()
+            beside.replace(target)
+        finally:
+            beside.unlink(missing_ok=True)
 
 
 def _cannot(path: Path, error: OSError) -> InvalidPlan:

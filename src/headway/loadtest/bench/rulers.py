@@ -15,7 +15,7 @@ from typing import Any, TypeVar
 import msgspec
 
 from headway.loadtest.client.address import Tls
-from headway.loadtest.client.request import Ask, RequestWriter
+from headway.loadtest.client.request import RequestTemplate, RequestWriter
 from headway.loadtest.errors import InvalidPlan, LoadTestError, Rejected
 from headway.loadtest.side.channel import SideChannel
 from headway.workload.item import Item
@@ -64,7 +64,7 @@ class FileCount:
 class ServerCount:
     """Tokens by the server's `/tokenize`. Not for while a load is measured, but for a few texts."""
 
-    ask: Ask
+    template: RequestTemplate
     tls: Tls
     body: Mapping[str, Any]  # what goes beside the text
     text_field: str
@@ -81,10 +81,10 @@ class ServerCount:
         return tokens
 
     def _asked(self, text: str) -> int:
-        channel = self._channel.get(lambda: SideChannel.of(self.ask, self.tls, TIMEOUT_S))
+        channel = self._channel.get(lambda: SideChannel.of(self.template, self.tls, TIMEOUT_S))
         body = msgspec.json.encode({**self.body, self.text_field: text})
         try:
-            answer = channel.post(f"{self.ask.address.root}/tokenize", body, {"content-type": "application/json"})
+            answer = channel.post(f"{self.template.address.root}/tokenize", body, {"content-type": "application/json"})
         except OSError as error:
             raise Rejected(f"The server's /tokenize cannot be asked: {error}. Use --tokenizer PATH or none.") from None
         reply = answer.json if answer.status == 200 else None
@@ -96,14 +96,14 @@ class ServerCount:
         raise Rejected(f"The server's /tokenize answers {answer.status}. Use --tokenizer PATH or none.")
 
 
-def server_count(ask: Ask, tls: Tls) -> ServerCount | None:
+def server_count(template: RequestTemplate, tls: Tls) -> ServerCount | None:
     """The server's own tokenizer; None when it has none that can be asked."""
     shapes: tuple[tuple[dict[str, Any], str], ...] = (
-        ({"model": ask.model, "add_special_tokens": False}, "prompt"),  # headway, vLLM
+        ({"model": template.model, "add_special_tokens": False}, "prompt"),  # headway, vLLM
         ({"add_special": False}, "content"),  # llama.cpp
     )
     for body, text_field in shapes:
-        count = ServerCount(ask, tls, body, text_field)
+        count = ServerCount(template, tls, body, text_field)
         with contextlib.suppress(LoadTestError):
             if count(" ".join(WORDS[:16])) >= 16:
                 return count
@@ -118,7 +118,7 @@ def tokenizer_path(text: str) -> Path:
     return path
 
 
-def ruler_for(ask: Ask, tls: Tls, tokenizer: str | None, *, words: bool) -> tuple[Measure, str]:
+def ruler_for(template: RequestTemplate, tls: Tls, tokenizer: str | None, *, words: bool) -> tuple[Measure, str]:
     """How input lengths are measured, and that in a few words. Sends the server a few small requests. Blocks.
 
     `tokenizer`: a path, "server", "none", or None for what suits `words` (random ones, of which few are counted).
@@ -129,7 +129,7 @@ def ruler_for(ask: Ask, tls: Tls, tokenizer: str | None, *, words: bool) -> tupl
         count = FileCount(str(tokenizer_path(str(tokenizer))))
         count(WORDS[0])  # a file that is no tokenizer is known before the load
     elif tokenizer == "server" or (tokenizer is None and words):
-        count = server_count(ask, tls)
+        count = server_count(template, tls)
         if count is None and tokenizer == "server":
             raise InvalidPlan(
                 "--tokenizer server: this server has no /tokenize that answers. Give a tokenizer.json, or none."
@@ -139,42 +139,42 @@ def ruler_for(ask: Ask, tls: Tls, tokenizer: str | None, *, words: bool) -> tupl
             if tokenizer is None and not singles:
                 count = None  # every prompt would have to be counted, again and again, while the server is measured
     if count is None:
-        calibration = calibrated(ask, tls)
+        calibration = calibrated(template, tls)
         by = f"words calibrated on {calibration.samples} answers" if calibration.samples else "words, uncalibrated"
         return calibration, by
-    overhead = _overhead(ask, tls, count, singles or WORDS)
+    overhead = _overhead(template, tls, count, singles or WORDS)
     by = "the server's /tokenize" if isinstance(count, ServerCount) else Path(count.path).name
     return Counted(count, overhead), f"{by}, and {overhead} tokens around each text"
 
 
-def calibrated(ask: Ask, tls: Tls) -> Calibration:
+def calibrated(template: RequestTemplate, tls: Tls) -> Calibration:
     """Tokens of words as the server counts them; the first guess when it tells no usage."""
     calibration = Calibration()
     for words in CALIBRATION_WORDS:
         text = " ".join((WORDS * (words // len(WORDS) + 1))[:words])
-        tokens = input_tokens_of(ask, tls, text)
+        tokens = input_tokens_of(template, tls, text)
         if tokens is None:
             break
         calibration.add(words, tokens)
     return calibration
 
 
-def _overhead(ask: Ask, tls: Tls, count: FileCount | ServerCount, words: tuple[str, ...]) -> int:
+def _overhead(template: RequestTemplate, tls: Tls, count: FileCount | ServerCount, words: tuple[str, ...]) -> int:
     """What the chat template or a start token adds. 0 when the server does not say.
 
     `words`: those that prompts are made of; another may be of other lengths behind the template than alone.
     """
     text = " ".join(words[:16])
-    tokens = input_tokens_of(ask, tls, text)
+    tokens = input_tokens_of(template, tls, text)
     return max(0, tokens - count(text)) if tokens is not None else 0
 
 
-def input_tokens_of(ask: Ask, tls: Tls, text: str) -> int | None:
+def input_tokens_of(template: RequestTemplate, tls: Tls, text: str) -> int | None:
     """How many tokens a prompt is to the server, template included; None when it does not say."""
-    writer = RequestWriter(replace(ask, stream=False, choices=1))
-    tenant = next(iter(ask.tenant_headers), "")
+    writer = RequestWriter(replace(template, stream=False, choices=1))
+    tenant = next(iter(template.tenant_headers), "")
     headers = {name: value for name, value in writer.headers(tenant).items() if name != "host"}
-    channel = SideChannel.of(ask, tls, TIMEOUT_S)
+    channel = SideChannel.of(template, tls, TIMEOUT_S)
     try:
         answer = channel.post(writer.path, writer.body(Item(1, 1), text), headers)
     except OSError:

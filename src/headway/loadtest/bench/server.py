@@ -16,7 +16,7 @@ from typing import Any
 import msgspec
 
 from headway.loadtest.client.address import Tls
-from headway.loadtest.client.request import Ask
+from headway.loadtest.client.request import RequestTemplate
 from headway.loadtest.errors import InvalidPlan, LoadTestError, Rejected, TlsFailed, Unreachable
 from headway.loadtest.side.aside import aside
 from headway.loadtest.side.channel import SideChannel
@@ -35,8 +35,8 @@ ASK_S = 60.0  # for its settings to be changed, and its models listed
 class Live:
     """Settings of a headway server, changed while it serves, and put back at the end."""
 
-    def __init__(self, ask: Ask, tls: Tls) -> None:
-        self._ask = ask
+    def __init__(self, template: RequestTemplate, tls: Tls) -> None:
+        self._template = template
         self._tls = tls
         self._before: dict[str, Any] = {}
 
@@ -53,9 +53,9 @@ class Live:
             self._call("POST", "reconfigure", self._before)
 
     def _call(self, method: str, route: str, body: Mapping[str, Any] | None) -> dict[str, Any]:
-        address = self._ask.address
+        address = self._template.address
         path = f"{address.root}/admin/{route}"
-        channel = SideChannel.of(self._ask, self._tls, ASK_S)
+        channel = SideChannel.of(self._template, self._tls, ASK_S)
         try:
             headers = {"content-type": "application/json"}
             answer = channel.get(path) if method == "GET" else channel.post(path, msgspec.json.encode(body), headers)
@@ -104,15 +104,17 @@ def command(template: str, settings: Mapping[str, str]) -> list[str]:
 
 
 @contextlib.asynccontextmanager
-async def started(words: Sequence[str], ask: Ask, tls: Tls, log: Path, ready_s: float = READY_S) -> AsyncIterator[None]:
+async def started(
+    words: Sequence[str], template: RequestTemplate, tls: Tls, log: Path, ready_s: float = READY_S
+) -> AsyncIterator[None]:
     """Runs the command until it answers at the address, and ends it with all its children afterwards.
 
     Raises InvalidPlan when it cannot be run, Unreachable when it ends or does not answer in time.
     """
-    if await _answers(ask, tls):
+    if await _answers(template, tls):
         raise InvalidPlan(
-            f"{ask.address.authority} answers already, before --server-command was run. Stop that server, or leave "
-            "the command out."
+            f"{template.address.authority} answers already, before --server-command was run. Stop that server, or "
+            "leave the command out."
         )
     with log.open("ab") as out:
         try:
@@ -124,7 +126,7 @@ async def started(words: Sequence[str], ask: Ask, tls: Tls, log: Path, ready_s: 
             raise InvalidPlan(f"--server-command: {words[0]} cannot be run: {error.strerror or error}.") from None
     try:
         give_up_s = time.monotonic() + ready_s
-        while not await _answers(ask, tls):
+        while not await _answers(template, tls):
             if process.returncode is not None:
                 raise Unreachable(f"The server's command ended with status {process.returncode}; see {log}.")
             if time.monotonic() > give_up_s:
@@ -135,21 +137,21 @@ async def started(words: Sequence[str], ask: Ask, tls: Tls, log: Path, ready_s: 
         await _end(process)
 
 
-async def _answers(ask: Ask, tls: Tls) -> bool:
+async def _answers(template: RequestTemplate, tls: Tls) -> bool:
     """Whether it lists its models: a server that loads one may listen long before."""
     try:
-        await reach(ask.address, tls.context_for(ask.address), ATTEMPT_S)
-        return await aside(lambda: _lists_models(ask, tls))
+        await reach(template.address, tls.context_for(template.address), ATTEMPT_S)
+        return await aside(lambda: _lists_models(template, tls))
     except TlsFailed:
         raise
     except LoadTestError:
         return False
 
 
-def _lists_models(ask: Ask, tls: Tls) -> bool:
-    channel = SideChannel.of(ask, tls, ASK_S)
+def _lists_models(template: RequestTemplate, tls: Tls) -> bool:
+    channel = SideChannel.of(template, tls, ASK_S)
     try:
-        return channel.get(ask.address.path("/models")).status not in {404, 502, 503}
+        return channel.get(template.address.path("/models")).status not in {404, 502, 503}
     except OSError:
         return False
     finally:

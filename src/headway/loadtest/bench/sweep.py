@@ -8,12 +8,12 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
-from headway.loadtest.bench.ask import ask_of
 from headway.loadtest.bench.files import Files, save, save_records_of
 from headway.loadtest.bench.grid import Axis, GridPoint, points
 from headway.loadtest.bench.options import Options, Profile
 from headway.loadtest.bench.server import READY_S, Live, check_command, command, started
 from headway.loadtest.bench.several import ASKING, Audience, Folder, asked_facts, unreadable
+from headway.loadtest.bench.template import template_of
 from headway.loadtest.bench.tester import Result, Tester, new_text_seed
 from headway.loadtest.client.address import Tls
 from headway.loadtest.errors import LoadTestError, ResultFailed
@@ -51,8 +51,8 @@ async def sweep(url: str, grid: Grid, options: Options, *, folder: Path, seen_by
     todo = points(grid.profile, options, grid.loads, grid.server)
     if grid.server_command is not None:
         check_command(grid.server_command, [axis.name for axis in grid.server])
-    ask = ask_of(url, options.server, options.promise)
-    redact = ask.redactor().line
+    template = template_of(url, options.server, options.promise)
+    redact = template.redactor().line
     varied = {axis.name: ",".join(axis.values) for axis in (*grid.loads, *grid.server)}
     kept = Folder(
         folder, KIND, asked_facts(url, grid.profile, options, {"vary": varied, "command": grid.server_command})
@@ -120,7 +120,7 @@ class _Servers:
     def __init__(self, url: str, grid: Grid, options: Options, log: Path, seen_by: Audience) -> None:
         self._url = url
         self._grid = grid
-        self._ask = ask_of(url, options.server, options.promise)
+        self._template = template_of(url, options.server, options.promise)
         self._tls = Tls(verify=not options.server.insecure, ca_file=options.server.ca)
         self._log = log
         self._seen_by = seen_by
@@ -140,11 +140,11 @@ class _Servers:
             await self._stop()
             words = command(self._grid.server_command, point.server)
             self._stack = contextlib.AsyncExitStack()
-            server = started(words, self._ask, self._tls, self._log, self._grid.ready_s)
+            server = started(words, self._template, self._tls, self._log, self._grid.ready_s)
             with self._seen_by.wait(f"starting {words[0]}…"):
                 await self._stack.enter_async_context(server)
         elif point.server:
-            self._live = self._live or Live(self._ask, self._tls)
+            self._live = self._live or Live(self._template, self._tls)
             await asyncio.to_thread(self._live.change, point.server)
         self._settings = dict(point.server)
 

@@ -13,16 +13,16 @@ from dataclasses import dataclass, field, replace
 
 import msgspec
 
-from headway.loadtest.bench.ask import ask_of, keys_of_tenants
 from headway.loadtest.bench.delivered import length_remarks
 from headway.loadtest.bench.oom import out_of_memory
 from headway.loadtest.bench.options import Concurrency, Options, Profile, Ramp
 from headway.loadtest.bench.profiles import Offered, Terms, offer
 from headway.loadtest.bench.rulers import TIMEOUT_S, FileCount, ruler_for
+from headway.loadtest.bench.template import keys_of_tenants, template_of
 from headway.loadtest.bench.texts import LOOKED_AT, Texts, kind_of
 from headway.loadtest.client.address import Tls
 from headway.loadtest.client.limits import Limits
-from headway.loadtest.client.request import Ask
+from headway.loadtest.client.request import RequestTemplate
 from headway.loadtest.errors import InvalidPlan, ResultFailed
 from headway.loadtest.record import Record
 from headway.loadtest.redact import Redactor
@@ -42,6 +42,7 @@ from headway.loadtest.verdict import Tolerances, judge
 from headway.workload.tokens import Counted, Measure
 
 INTERRUPTED = 130
+RUN_ID_BYTES = 8
 NO_SECRET = frozenset({"none", "empty", "null", "dummy"})  # for a key that is asked for and not needed
 KNOWN_PROMPTS = 0.05  # share of input tokens found in the server's cache that is worth a remark
 # A ramp that was not told where to end: what this closed loop gets through says where the knee should be.
@@ -81,7 +82,7 @@ class Tester:
     """A server that was asked what it is and takes, and the options for testing it."""
 
     options: Options
-    ask: Ask = field(repr=False)
+    template: RequestTemplate = field(repr=False)
     tls: Tls
     found: Discovered
     ruler: Measure = field(repr=False)
@@ -91,16 +92,16 @@ class Tester:
     @classmethod
     async def meet(cls, url: str, options: Options) -> Tester:
         """Raises `LoadTestError` when there is no server to test, or none that takes what is to be sent."""
-        ask = ask_of(url, options.server, options.promise)
+        template = template_of(url, options.server, options.promise)
         kind_of(options.text.prompts)  # a wrong one is known before the network is
         check_notes(options.noted)
         tls = Tls(verify=not options.server.insecure, ca_file=options.server.ca)
-        found = await discover(ask, tls)
-        ask = found.applied(ask)
+        found = await discover(template, tls)
+        template = found.applied(template)
         words = options.text.prompts == "words"
-        measure, by = await aside(lambda: ruler_for(ask, tls, options.text.tokenizer, words=words))
-        max_model_len = await aside(lambda: _max_model_len(ask, tls))
-        return cls(options, ask, tls, found, measure, by, max_model_len)
+        measure, by = await aside(lambda: ruler_for(template, tls, options.text.tokenizer, words=words))
+        max_model_len = await aside(lambda: _max_model_len(template, tls))
+        return cls(options, template, tls, found, measure, by, max_model_len)
 
     async def offer(self, profile: Profile, options: Options | None = None) -> Offered:
         """The load of a profile on this server. A ramp without an end sends a short load to find one."""
@@ -128,7 +129,7 @@ class Tester:
         load = msgspec.structs.replace(offered.described, settings=settings)
         interval_s = options.client.scrape_interval or None
         plan = Plan(
-            ask=self.ask,
+            template=self.template,
             load=offered.load,
             prompts=texts,
             limits=_limits(options),
@@ -142,7 +143,7 @@ class Tester:
         )
         with keeping():
             measured = await runner.run(plan, on_progress=on_progress)
-            redactor = Redactor(secrets_of(self.ask))
+            redactor = Redactor(secrets_of(self.template))
             await asyncio.to_thread(redactor.records, measured.records)
             try:
                 result = await asyncio.to_thread(self._result, options, offered, load, measured)
@@ -155,7 +156,7 @@ class Tester:
 
     def _texts(self, options: Options, seed: int) -> Texts:
         text = options.text
-        return Texts(self.ruler, seed, kind_of(text.prompts), self.ask.endpoint, text.unique_prefix)
+        return Texts(self.ruler, seed, kind_of(text.prompts), self.template.endpoint, text.unique_prefix)
 
     def _recount(self) -> FileCount | None:
         """Output is counted again with a tokenizer of ours; the server's own would only cost it time."""
@@ -165,10 +166,10 @@ class Tester:
     def _settings(self, options: Options, texts: Texts) -> dict[str, str]:
         """What shaped the load besides its numbers."""
         settings = {"prompts": texts.description, "text seed": str(texts.seed), "input lengths by": self.measured_by}
-        if not self.ask.stream:
+        if not self.template.stream:
             settings["stream"] = "no"
-        if self.ask.choices > 1:
-            settings["n"] = str(self.ask.choices)
+        if self.template.choices > 1:
+            settings["n"] = str(self.template.choices)
         if options.client.respect_retry_after:
             settings["respect Retry-After"] = "yes"
         if self.found.notes:
@@ -182,8 +183,8 @@ class Tester:
             if item.messages is None and item.input_tokens + item.output_tokens > self.max_model_len:
                 raise InvalidPlan(
                     f"A request of {item.input_tokens:,} input and {item.output_tokens:,} output tokens does not fit: "
-                    f"{self.ask.address.authority} takes {self.max_model_len:,} together. Use a smaller --input-len or "
-                    "--output-len; for a trace, --max-input-len and --max-output-len."
+                    f"{self.template.address.authority} takes {self.max_model_len:,} together. Use a smaller "
+                    "--input-len or --output-len; for a trace, --max-input-len and --max-output-len."
                 )
 
     async def _end_rate(self, ramp: Ramp, options: Options) -> float:
@@ -191,7 +192,7 @@ class Tester:
         offered = await self.offer(FEELER, replace(options, window=window))
         assert isinstance(offered.load, ClosedLoad)
         plan = Plan(
-            ask=self.ask,
+            template=self.template,
             load=offered.load,
             prompts=self._texts(options, chance.randbits(32)),  # the ramp's own stay unknown
             limits=_limits(options),
@@ -234,15 +235,16 @@ class Tester:
             summary.window_s,
             processes=measured.processes,
             cpu_ratio=measured.cpu_ratio,
-            loop_lags_s=measured.loop_lags_s,
+            loop_lags_s=measured.loop_lags_s(summary.window_s),
+            freezes=measured.freezes,
         )
-        address = self.ask.address
+        address = self.template.address
         note(measured.environment, options.noted)
         run = Run(
             started_at=measured.started_at,
             # An open loop may be over with its last answer, before the time in which no further request was due is.
             elapsed_s=max(measured.elapsed_s, summary.window_s[1]),
-            target=Target(url=address.url, endpoint=self.ask.endpoint, model=self.ask.model),
+            target=Target(url=address.url, endpoint=self.template.endpoint, model=self.template.model),
             load=load,
             slo=slo,
             environment=measured.environment,
@@ -261,6 +263,7 @@ class Tester:
             signals=measured.signals,
             interrupted=measured.interrupted,
             ended_early=measured.ended_early,
+            run_id=chance.token_hex(RUN_ID_BYTES),
         )
         return Result(run, measured.records)
 
@@ -273,9 +276,9 @@ def check_tenants(keyed: Collection[str], tenants: Collection[str]) -> None:
         raise InvalidPlan(f"--tenant-key {unknown[0]}: no request is of that tenant; {there}.")
 
 
-def secrets_of(ask: Ask) -> tuple[str, ...]:
+def secrets_of(template: RequestTemplate) -> tuple[str, ...]:
     """What no report may tell."""
-    return tuple(secret for secret in ask.secrets() if secret and secret.lower() not in NO_SECRET)
+    return tuple(secret for secret in template.secrets() if secret and secret.lower() not in NO_SECRET)
 
 
 def new_text_seed(options: Options, number: int = 0) -> int:
@@ -340,11 +343,11 @@ def _remarks(table: RecordTable, measured: runner.Measured, options: Options) ->
     return remarks
 
 
-def _max_model_len(ask: Ask, tls: Tls) -> int | None:
+def _max_model_len(template: RequestTemplate, tls: Tls) -> int | None:
     """The longest request, if the server's list of models tells."""
-    channel = SideChannel.of(ask, tls, TIMEOUT_S)
+    channel = SideChannel.of(template, tls, TIMEOUT_S)
     try:
-        card = card_of(read_models(channel.json(ask.address.path("/models"))), ask.model)
+        card = card_of(read_models(channel.json(template.address.path("/models"))), template.model)
     finally:
         channel.close()
     return card.max_model_len if card is not None else None

@@ -9,29 +9,36 @@ from headway.loadtest.client.exchange import Exchange, OnEnd
 from headway.loadtest.client.leftover import Leftover
 from headway.loadtest.client.limits import NS_PER_S, Limits
 from headway.loadtest.client.recount import Recount
-from headway.loadtest.client.request import Ask
+from headway.loadtest.client.request import RequestTemplate
 from headway.loadtest.record import Record
 from headway.wire.http_connection import Connection, Pool
 
 SWEEP_S = 0.05
+PATIENCE = 5  # so many times as long is waited for the [DONE] of a server that says it
 
 
 class Client:
     """`zero_ns` is the start of the run on the clock of `time.monotonic_ns`; records count from it."""
 
     def __init__(
-        self, loop: asyncio.AbstractEventLoop, pool: Pool, ask: Ask, limits: Limits, recount: Recount | None
+        self,
+        loop: asyncio.AbstractEventLoop,
+        pool: Pool,
+        template: RequestTemplate,
+        limits: Limits,
+        recount: Recount | None,
     ) -> None:
         self.loop = loop
         self.pool = pool
-        self.ask = ask
+        self.template = template
         self.limits = limits
-        self.redact = ask.redactor().line
+        self.redact = template.redactor().line
         self.recount = recount
         self.zero_ns = monotonic_ns()
         self.closing = False  # nothing is sent again
         self.in_flight: dict[Exchange, None] = {}  # in order of sending
-        self._lingering: dict[Exchange, int] = {}  # finished, not yet over; since when
+        self._lingering: dict[Exchange, int] = {}  # finished, not yet over; when they were heard last
+        self.hears_done = False  # this server ends its streams with [DONE], so that one without it has more to say
         self._left: dict[Leftover, int] = {}  # ends of bodies that nobody waits for; since when
         self._sweep = loop.call_later(SWEEP_S, self._sweep_up)
 
@@ -45,8 +52,9 @@ class Client:
         record.sent_ns = self.now_ns()
         exchange.send()
 
-    def linger(self, exchange: Exchange, now_ns: int) -> None:
-        self._lingering.setdefault(exchange, now_ns)
+    def linger(self, exchange: Exchange, heard_ns: int) -> None:
+        """It has finished, and said something last at `heard_ns`: what it says after its finish reason counts too."""
+        self._lingering[exchange] = heard_ns
 
     def forget(self, exchange: Exchange) -> None:
         """It has ended."""
@@ -76,8 +84,9 @@ class Client:
         for exchange in overdue:
             exchange.expire(now_ns)
         linger_ns = int(self.limits.linger_s * NS_PER_S)
+        patience_ns = linger_ns * (PATIENCE if self.hears_done else 1)
         for exchange, since_ns in tuple(self._lingering.items()):
-            if now_ns - since_ns > linger_ns:
+            if now_ns - since_ns > patience_ns:
                 exchange.linger_over(since_ns)
         for leftover, since_ns in tuple(self._left.items()):
             if now_ns - since_ns > linger_ns:

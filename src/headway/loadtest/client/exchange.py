@@ -21,14 +21,13 @@ from typing import TYPE_CHECKING
 from headway.loadtest.client.limits import NS_PER_S
 from headway.loadtest.client.reading import Reading, error_text, read_whole
 from headway.loadtest.client.refusal import fate_of_status, least_wait_s, retry_after_s
-from headway.loadtest.record import IN_ONE_PIECE, Fate, Record
+from headway.loadtest.record import CLIENT_ERROR, IN_ONE_PIECE, Fate, Record
 from headway.wire.http_client import STALE_NS
 from headway.wire.http_connection import Connection, Cut, Headers, HttpFault, NotHttp
 
 if TYPE_CHECKING:
     from headway.loadtest.client.client import Client
 
-CLIENT_ERROR = "client: "  # begins the error of a record whose failure is this machine's, not the server's
 _OWN_LIMITS = {errno.EMFILE, errno.ENFILE, errno.EADDRNOTAVAIL, errno.ENOBUFS, errno.ENOMEM}
 MAX_ERROR_BODY_BYTES = 64 * 1024
 MAX_BODY_BYTES = 16 * 1024 * 1024  # of an answer in one piece
@@ -105,7 +104,7 @@ class Exchange:
     # -- what the connection tells -------------------------------------------------------------------------------------
 
     def on_head(self, status: int, headers: Headers, now_ns: int) -> None:
-        record, ask, told = self.record, self._client.ask, dict(headers)
+        record, template, told = self.record, self._client.template, dict(headers)
         record.headers_ns = now_ns - self._client.zero_ns
         record.status = status
         record.server_timing = told.get(b"server-timing", b"").decode("latin-1")
@@ -120,8 +119,8 @@ class Exchange:
         if encoding.lower() != b"identity":
             words = f"the answer is compressed ({encoding.decode('latin-1')}), which was not asked for"
             self._end(Fate.SERVER_ERROR, words, now_ns)
-        elif ask.stream and b"application/json" not in told.get(b"content-type", b"").lower():
-            self.reading = Reading(record, choices=ask.choices, keep_text=self._client.recount is not None)
+        elif template.stream and b"application/json" not in told.get(b"content-type", b"").lower():
+            self.reading = Reading(record, choices=template.choices, keep_text=self._client.recount is not None)
 
     def on_body(self, data: bytes, now_ns: int) -> None:
         reading = self.reading
@@ -135,10 +134,11 @@ class Exchange:
             return
         reading.feed(data, now_ns - self._client.zero_ns)
         if reading.failed or reading.done:
+            self._client.hears_done |= reading.done
             if self._grace is None:
                 self._grace = self._client.loop.call_later(GRACE_S, self._grace_over, now_ns)
         elif reading.finished:
-            self._client.linger(self, now_ns)
+            self._client.linger(self, reading.heard_ns + self._client.zero_ns)
 
     def on_complete(self, now_ns: int) -> None:
         self._connection = None  # it is in the pool again, or closed
@@ -211,7 +211,7 @@ class Exchange:
 
     def _whole(self, now_ns: int) -> None:
         wrong, text = read_whole(self.record, bytes(self._body))
-        if not wrong and self._client.ask.stream:
+        if not wrong and self._client.template.stream:
             self._end(Fate.OK, IN_ONE_PIECE, now_ns, text)
         else:
             self._end(Fate.SERVER_ERROR if wrong else Fate.OK, wrong, now_ns, text)

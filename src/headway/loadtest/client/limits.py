@@ -13,7 +13,7 @@ NS_PER_S = 1_000_000_000
 class Limits:
     timeout_s: float = 600.0  # of a request: first sending to end, attempts and waits included
     connect_timeout_s: float = 10.0
-    # A stream that said all but [DONE] may stay open so long, and its connection so long after [DONE].
+    # A stream that said all but [DONE] may be silent so long, and its connection may stay open so long after [DONE].
     linger_s: float = 2.0
     respect_retry_after: bool = False  # a refused request is sent again when it may
     # After the last was sent; what has not ended then is CANCELLED. Less than `timeout_s`, and the last have less time.

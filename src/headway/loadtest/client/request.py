@@ -1,4 +1,4 @@
-"""`Ask` and `RequestWriter`: from an item and its prompt to the bytes that are written to the socket.
+"""`RequestTemplate` and `RequestWriter`: from an item and its prompt to the bytes that are written to the socket.
 
 Everything but prompt and lengths is the same in all requests of a run, so it is encoded once.
 """
@@ -41,7 +41,7 @@ class Accepted:
 
 
 @dataclass(frozen=True, slots=True)
-class Ask:
+class RequestTemplate:
     """What all requests of a run have in common. Headers may hold keys, so they are never shown."""
 
     address: Address
@@ -119,28 +119,28 @@ def _check_header(name: str, value: str) -> None:
 class RequestWriter:
     """Call it with an item and its prompt; it returns the whole request as bytes."""
 
-    def __init__(self, ask: Ask) -> None:
-        self._ask = ask
-        self.path = ask.address.path(PATHS[ask.endpoint])
+    def __init__(self, template: RequestTemplate) -> None:
+        self._template = template
+        self.path = template.address.path(PATHS[template.endpoint])
         self._heads: dict[str, bytes] = {}
         self._fields = _json(self._common_fields())[:-1]  # without its closing brace
-        accepted = ask.accepted
+        accepted = template.accepted
         self._limits = [accepted.limit_name] + (["min_tokens"] if accepted.min_tokens else [])
 
     def _common_fields(self) -> dict[str, Any]:
-        ask, accepted = self._ask, self._ask.accepted
-        fields: dict[str, Any] = {"model": ask.model, "stream": ask.stream}
-        if ask.stream and accepted.usage:
+        template, accepted = self._template, self._template.accepted
+        fields: dict[str, Any] = {"model": template.model, "stream": template.stream}
+        if template.stream and accepted.usage:
             fields["stream_options"] = {"include_usage": True}
             if accepted.continuous_usage:
                 fields["stream_options"]["continuous_usage_stats"] = True
-        if ask.temperature is not None and accepted.temperature:
-            fields["temperature"] = ask.temperature
+        if template.temperature is not None and accepted.temperature:
+            fields["temperature"] = template.temperature
         if accepted.ignore_eos:
             fields["ignore_eos"] = True
-        if ask.choices > 1:
-            fields["n"] = ask.choices
-        return fields | dict(ask.extra)
+        if template.choices > 1:
+            fields["n"] = template.choices
+        return fields | dict(template.extra)
 
     def __call__(self, item: Item, prompt: PromptContent) -> bytes:
         body = self.body(item, prompt)
@@ -155,9 +155,11 @@ class RequestWriter:
         if isinstance(prompt, bytes):
             return prompt
         limits = b"".join(
-            b',"%b":%d' % (name.encode(), item.output_tokens) for name in self._limits if name not in self._ask.extra
+            b',"%b":%d' % (name.encode(), item.output_tokens)
+            for name in self._limits
+            if name not in self._template.extra
         )
-        if self._ask.endpoint == "completions":
+        if self._template.endpoint == "completions":
             if not isinstance(prompt, str) and prompt and not isinstance(prompt[0], int):
                 raise InvalidPlan("Chat messages cannot be sent to /completions; use /chat/completions or plain text.")
             return b'%b%b,"prompt":%b}' % (self._fields, limits, _json(prompt))
@@ -169,17 +171,17 @@ class RequestWriter:
 
     def headers(self, tenant: str) -> dict[str, str]:
         """Of a request of this tenant. No encoding is asked for: decompression is no time of the server's."""
-        ask = self._ask
-        headers = ask.common_headers() | {
+        template = self._template
+        headers = template.common_headers() | {
             "content-type": "application/json",
-            "accept": "text/event-stream" if ask.stream else "application/json",
+            "accept": "text/event-stream" if template.stream else "application/json",
         }
-        if ask.slo_ttft_s is not None:
-            headers["x-slo-ttft-ms"] = f"{ask.slo_ttft_s * 1e3:g}"
-        if ask.slo_itl_s is not None:
-            headers["x-slo-itl-ms"] = f"{ask.slo_itl_s * 1e3:g}"
-        if ask.tenant_header and tenant:
-            _check_header(ask.tenant_header, tenant)
-            headers[ask.tenant_header.lower()] = tenant
-        headers |= {name.lower(): value for name, value in ask.tenant_headers.get(tenant, {}).items()}
+        if template.slo_ttft_s is not None:
+            headers["x-slo-ttft-ms"] = f"{template.slo_ttft_s * 1e3:g}"
+        if template.slo_itl_s is not None:
+            headers["x-slo-itl-ms"] = f"{template.slo_itl_s * 1e3:g}"
+        if template.tenant_header and tenant:
+            _check_header(template.tenant_header, tenant)
+            headers[template.tenant_header.lower()] = tenant
+        headers |= {name.lower(): value for name, value in template.tenant_headers.get(tenant, {}).items()}
         return headers

@@ -2,7 +2,8 @@
 
 Times are seconds after the start of the run, written with the nanosecond: nothing is lost. An empty cell is unknown.
 Single gaps are not here, only each request's own median, p99 and longest. A text that a spreadsheet would take for a
-formula is written with an apostrophe before it, which the reader takes off.
+formula is written with an apostrophe before it, which the reader takes off. Control characters are written as escapes,
+so that a line of the file is a request and no terminal is steered by it.
 """
 
 from __future__ import annotations
@@ -14,12 +15,13 @@ from pathlib import Path
 from typing import TextIO
 
 from headway.loadtest.record import CountedBy, Fate, Record
-from headway.loadtest.redact import Redactor
+from headway.loadtest.redact import Redactor, harmless
 from headway.loadtest.report.columns import RequestGaps, batches, gaps_of_each
 from headway.loadtest.report.json_file import ReportError
 from headway.loadtest.table import tabulate
 
-_FORMULA = ("=", "+", "-", "@", "\t", "\r", "'")
+RUN = "run"
+_FORMULA = ("=", "+", "-", "@", "'")
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,6 +30,7 @@ class Line:
 
     record: Record
     gaps: RequestGaps | None  # None: fewer than two visible chunks
+    run_id: str = ""  # empty: an older headway wrote it
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,11 +66,12 @@ def _count(text: str) -> int:
 
 
 def _plain(text: str) -> str:
+    text = harmless(text)
     return f"'{text}" if text.startswith(_FORMULA) else text
 
 
 def _unplain(text: str) -> str:
-    return text.removeprefix("'")
+    return harmless(text.removeprefix("'"))  # older files are as the server wrote it
 
 
 def _between(start_ns: int, end_ns: int) -> str:
@@ -134,12 +138,14 @@ COLUMNS: tuple[_Column, ...] = (
     _text("server_timing", "the response's Server-Timing header"),
     _text("error", "the server's or the system's words"),
     _number("replaced", "times it was sent again because the kept connection it went over turned out to be closed"),
+    # A column and no line of its own: whatever reads a CSV reads it, older ones of ours too.
+    _Column(RUN, "id of the run, as in the JSON beside it", lambda *_: ""),
 )
 HEADER = tuple(column.name for column in COLUMNS)
 _SINCE_ALWAYS = HEADER[: HEADER.index("replaced")]  # older files end here
 
 
-def write_records(out: TextIO, records: Sequence[Record]) -> None:
+def write_records(out: TextIO, records: Sequence[Record], run_id: str = "") -> None:
     """In order of schedule. `out` is opened with `newline=""`."""
     clean = Redactor().text
     writer = csv.writer(_Lines(out))
@@ -150,6 +156,7 @@ def write_records(out: TextIO, records: Sequence[Record]) -> None:
             row = [column.write(record, gaps) for column in COLUMNS]
             for place in _TEXTS:
                 row[place] = clean(row[place])
+            row[-1] = run_id
             writer.writerow(row)
 
 
@@ -219,7 +226,7 @@ def _line(cells: dict[str, str], place: str) -> Line:
                 values[column.field or column.name] = column.read(cells[column.name])
             except ValueError as error:
                 raise ReportError(f"{place}: column {column.name}: {cells[column.name]!r}: {error}") from error
-    return Line(Record(**values), _gaps(cells, place))  # type: ignore[arg-type]  # each column reads its field's type
+    return Line(Record(**values), _gaps(cells, place), cells.get(RUN, ""))  # type: ignore[arg-type]  # each column reads its field's type
 
 
 def _gaps(cells: dict[str, str], place: str) -> RequestGaps | None:

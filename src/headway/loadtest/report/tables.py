@@ -160,6 +160,7 @@ def load(run: Run) -> Table:
     measured = f"{significant(start)}–{significant(end)} s of {significant(run.elapsed_s)} s"
     share = f", {percent(client.sent_rate / client.offered_rate)} of it" if client.offered_rate else ""
     rows = {
+        "Simulated": run.simulation,
         "Load": f"{made.description} ({made.loop} loop, seed {made.seed})",
         "Measured": f"{measured}, {count(overall.requests, 'request')}",
         "Offered": offered,

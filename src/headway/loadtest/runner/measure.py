@@ -24,15 +24,14 @@ from headway.loadtest.client.recount import Recount
 from headway.loadtest.client.request import RequestWriter
 from headway.loadtest.errors import ClientFailed, InvalidPlan, LoadTestError
 from headway.loadtest.record import Record
-from headway.loadtest.runner.ahead import Ahead, Due, timed, untimed
-from headway.loadtest.runner.alarm import Alarm
+from headway.loadtest.runner.loop_lag import LoopLag
 from headway.loadtest.runner.pace import ClosedPace, OpenPace, Pace
 from headway.loadtest.runner.plan import ClosedLoad, OpenLoad, Plan, read
+from headway.loadtest.runner.prefetch import Due, Prefetch, timed, untimed
 from headway.loadtest.runner.progress import Tally, Tick
 from headway.loadtest.side.reach import reach
 from headway.wire.http_connection import Pool, Server
 
-LAG_SAMPLE_NS = 10_000_000
 CHECK_S = 0.25
 SWITCH_INTERVAL_S = 0.0005  # so long another thread may keep the loop waiting
 MIN_FAILURES = 5  # that a run is ended early for
@@ -46,7 +45,7 @@ class Part:
     # CPU seconds per second from the first request due to the last one's end, or while requests were offered:
     # whichever is more.
     cpu_ratio: float = 0.0
-    loop_lag_ns: array[int] = field(default_factory=lambda: array("q"))
+    loop_lag_ns: array[int] = field(default_factory=lambda: array("q"))  # see `LoopLag`
     connections: int = 0  # that were opened
     ended_early: str = ""  # why, if it was
     client_failed: bool = False  # and this client was the reason
@@ -61,14 +60,14 @@ class Measurement:
         self._plan = plan
         self._share = share
         self._of = of
-        self._tally = Tally(slo_ttft_s=plan.ask.slo_ttft_s, slo_e2e_s=plan.slo_e2e_s)
+        self._tally = Tally(slo_ttft_s=plan.template.slo_ttft_s, slo_e2e_s=plan.slo_e2e_s)
         self._records: list[Record] = []
         self._stops = 0  # 1: offer no more, 2: wait for nothing
         self._offered = asyncio.Event()
         self._news = asyncio.Event()  # for whoever waits for the end
         self._ended_early = ""
         self._defect: BaseException | None = None
-        self._ahead: Ahead | None = None
+        self._prefetch: Prefetch | None = None
         self._client: Client | None = None
         self._pace: Pace | None = None
 
@@ -76,39 +75,40 @@ class Measurement:
         """Everything that takes time: the address, the first prompts. Raises `LoadTestError`s."""
         plan, loop = self._plan, asyncio.get_running_loop()
         _raise_file_limit()
-        tls = plan.tls.context_for(plan.ask.address)
-        host, port = await reach(plan.ask.address, tls, plan.limits.connect_timeout_s)
+        tls = plan.tls.context_for(plan.template.address)
+        host, port = await reach(plan.template.address, tls, plan.limits.connect_timeout_s)
         recount = None if plan.count_tokens is None else Recount(plan.count_tokens)
-        server = Server(host, port, tls, plan.ask.address.host)  # an address already: no look-up may delay a request
+        # An address already: no look-up may delay a request.
+        server = Server(host, port, tls, plan.template.address.host)
         pool = Pool(server, connect_timeout_s=plan.limits.connect_timeout_s, inbox=Inbox(loop))
-        self._client = Client(loop, pool, plan.ask, plan.limits, recount)
-        writer = RequestWriter(plan.ask)
+        self._client = Client(loop, pool, plan.template, plan.limits, recount)
+        writer = RequestWriter(plan.template)
         load = plan.load
         arrivals = (
             timed(read(load.arrivals)) if isinstance(load, OpenLoad) else untimed(read(load.items), load.requests)
         )
-        self._ahead = Ahead(
+        self._prefetch = Prefetch(
             arrivals,
             lambda item, index: writer(item, plan.prompts(item, index)),
             share=self._share,
             of=self._of,
             least=None if isinstance(load, OpenLoad) else 2 * self._slots(load),
         )
-        await asyncio.to_thread(self._ahead.warm)
-        if self._ahead.failure is not None:
+        await asyncio.to_thread(self._prefetch.warm)
+        if self._prefetch.failure is not None:
             await self._close()
-            raise _as_invalid(self._ahead.failure)
-        self._pace = self._new_pace(loop, self._ahead, load)
+            raise _as_invalid(self._prefetch.failure)
+        self._pace = self._new_pace(loop, self._prefetch, load)
 
     def _slots(self, load: ClosedLoad) -> int:
         return len(range(self._share, load.concurrency, self._of))
 
-    def _new_pace(self, loop: asyncio.AbstractEventLoop, ahead: Ahead, load: OpenLoad | ClosedLoad) -> Pace:
+    def _new_pace(self, loop: asyncio.AbstractEventLoop, prefetch: Prefetch, load: OpenLoad | ClosedLoad) -> Pace:
         if isinstance(load, OpenLoad):
-            return OpenPace(loop, ahead, self._send, self._offered.set)
+            return OpenPace(loop, prefetch, self._send, self._offered.set)
         return ClosedPace(
             loop,
-            ahead,
+            prefetch,
             self._send,
             self._offered.set,
             concurrency=self._slots(load),
@@ -120,7 +120,7 @@ class Measurement:
 
     async def run(self, zero_ns: int) -> Part:
         """Offer the load from `zero_ns` on, wait for what is under way, and tell all."""
-        assert self._client is not None and self._pace is not None and self._ahead is not None, "prepare first"  # noqa: PT018 - one precondition
+        assert self._client is not None and self._pace is not None and self._prefetch is not None, "prepare first"  # noqa: PT018 - one precondition
         loop = asyncio.get_running_loop()
         self._client.zero_ns = zero_ns
         part = Part(self._records)
@@ -193,7 +193,7 @@ class Measurement:
 
     async def _check(self) -> None:
         """End a run in which nothing succeeds any more."""
-        assert self._client is not None and self._ahead is not None  # noqa: PT018 - for the type checker
+        assert self._client is not None and self._prefetch is not None  # noqa: PT018 - for the type checker
         give_up_ns = int(self._plan.limits.give_up_s * NS_PER_S)
         while True:
             await asyncio.sleep(CHECK_S)
@@ -204,8 +204,8 @@ class Measurement:
                     f"nothing succeeded for {self._plan.limits.give_up_s:g} s: {tally.failed_in_a_row} requests "
                     f"failed in a row, the last with «{tally.last_error}»"
                 )
-            elif self._ahead.failure is not None and self._offered.is_set():
-                self._end_early(f"no further request could be made: {self._ahead.failure}")
+            elif self._prefetch.failure is not None and self._offered.is_set():
+                self._end_early(f"no further request could be made: {self._prefetch.failure}")
 
     def _end_early(self, why: str) -> None:
         if not self._ended_early:
@@ -226,12 +226,12 @@ class Measurement:
             await self._client.close()
             if self._client.recount is not None:
                 await asyncio.to_thread(self._client.recount.close)
-        if self._ahead is not None:
-            await asyncio.to_thread(self._ahead.close)
+        if self._prefetch is not None:
+            await asyncio.to_thread(self._prefetch.close)
 
     def _tell_failures(self, part: Part) -> None:
-        assert self._client is not None and self._ahead is not None  # noqa: PT018 - for the type checker
-        failure = self._ahead.failure
+        assert self._client is not None and self._prefetch is not None  # noqa: PT018 - for the type checker
+        failure = self._prefetch.failure
         if failure is not None and not self._ended_early:
             self._ended_early = f"no further request could be made: {failure}"
         part.client_failed = failure is not None
@@ -240,33 +240,6 @@ class Measurement:
         part.ended_early = self._client.redact(self._ended_early) if self._ended_early else ""
         if self._client.recount is not None and self._client.recount.failure:
             part.notes.append(self._client.recount.failure)
-
-
-class LoopLag:
-    """How late the loop gets to what is due, sampled every 10 ms.
-
-    Once a second it also sweeps the last second's garbage, while nothing else is done.
-    """
-
-    def __init__(self, loop: asyncio.AbstractEventLoop, start_ns: int) -> None:
-        self._samples = array("q")
-        self._due_ns = start_ns
-        self._alarm = Alarm(loop, self._sample)
-        self._alarm.set(start_ns)
-
-    def _sample(self) -> None:
-        now_ns = monotonic_ns()
-        self._samples.append(now_ns - self._due_ns)
-        if len(self._samples) % 100 == 0:
-            gc.collect(1)
-            gc.freeze()  # records live to the end: nobody need look at them again
-        # A sample that was missed altogether is one late sample, not many.
-        self._due_ns += LAG_SAMPLE_NS * max(1, -((self._due_ns - monotonic_ns()) // LAG_SAMPLE_NS))
-        self._alarm.set(self._due_ns)
-
-    def close(self) -> array[int]:
-        self._alarm.close()
-        return self._samples
 
 
 def _as_invalid(failure: Exception) -> LoadTestError:

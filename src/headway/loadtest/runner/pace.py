@@ -14,8 +14,8 @@ from typing import Protocol
 
 from headway.loadtest.client.limits import NS_PER_S
 from headway.loadtest.record import Fate, Record
-from headway.loadtest.runner.ahead import Ahead, Due
 from headway.loadtest.runner.alarm import Alarm
+from headway.loadtest.runner.prefetch import Due, Prefetch
 
 BURST = 32  # so many sends in a row before arrived bytes get their turn
 NOT_MADE_NS = 200_000  # look again so soon for a request that is not made yet
@@ -35,9 +35,11 @@ class Pace(Protocol):
 class OpenPace:
     """Sends every arrival when it is due."""
 
-    def __init__(self, loop: asyncio.AbstractEventLoop, ahead: Ahead, send: Send, over: Callable[[], None]) -> None:
+    def __init__(
+        self, loop: asyncio.AbstractEventLoop, prefetch: Prefetch, send: Send, over: Callable[[], None]
+    ) -> None:
         self._loop = loop
-        self._ahead = ahead
+        self._prefetch = prefetch
         self._send = send
         self._over = over
         self._zero_ns = 0
@@ -61,9 +63,9 @@ class OpenPace:
         if self._stopped:
             return
         for _ in range(BURST):
-            due = self._ahead.peek()
+            due = self._prefetch.peek()
             if due is None:
-                if self._ahead.exhausted:
+                if self._prefetch.exhausted:
                     self.stop()
                 else:
                     self._alarm.set(monotonic_ns() + NOT_MADE_NS)
@@ -72,7 +74,7 @@ class OpenPace:
             if at_ns > monotonic_ns():
                 self._alarm.set(at_ns)
                 return
-            self._send(self._ahead.pop(), due.at_ns)
+            self._send(self._prefetch.pop(), due.at_ns)
         self._loop.call_soon(self._wake)
 
 
@@ -82,7 +84,7 @@ class ClosedPace:
     def __init__(
         self,
         loop: asyncio.AbstractEventLoop,
-        ahead: Ahead,
+        prefetch: Prefetch,
         send: Send,
         over: Callable[[], None],
         *,
@@ -92,7 +94,7 @@ class ClosedPace:
         at_least: int = 0,
         most_s: float | None = None,
     ) -> None:
-        self._ahead = ahead
+        self._prefetch = prefetch
         self._send = send
         self._over = over
         self._concurrency = concurrency
@@ -124,18 +126,18 @@ class ClosedPace:
     def _wake(self) -> None:
         while not self._stopped:
             now_ns = monotonic_ns() - self._zero_ns
-            if self._ahead.exhausted or self._over_at(now_ns):
+            if self._prefetch.exhausted or self._over_at(now_ns):
                 self.stop()
                 return
             if not self._due_ns:
                 break
             if self._due_ns[0] > now_ns:
                 break
-            if self._ahead.peek() is None:
+            if self._prefetch.peek() is None:
                 self._alarm.set(self._zero_ns + now_ns + NOT_MADE_NS)
                 return
             self._wanted -= 1
-            self._send(self._ahead.pop(), heapq.heappop(self._due_ns))
+            self._send(self._prefetch.pop(), heapq.heappop(self._due_ns))
         next_ns = min([due for due in (self._until_ns(), *self._due_ns[:1]) if due is not None], default=None)
         if next_ns is not None and not self._stopped:
             self._alarm.set(self._zero_ns + next_ns)

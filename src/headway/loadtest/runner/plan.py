@@ -9,7 +9,7 @@ from typing import TypeVar
 from headway.loadtest.client.address import Tls
 from headway.loadtest.client.limits import Limits
 from headway.loadtest.client.recount import CountTokens
-from headway.loadtest.client.request import Ask, PromptContent
+from headway.loadtest.client.request import PromptContent, RequestTemplate
 from headway.loadtest.errors import InvalidPlan
 from headway.workload.item import Arrival, Item
 
@@ -63,7 +63,7 @@ class ClosedLoad:
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    ask: Ask
+    template: RequestTemplate
     load: OpenLoad | ClosedLoad
     # Called with the item and its index, ahead of time and in a thread; equal arguments must give equal prompts.
     # It may have an `off_by`: index -> tokens too many or too few, of prompts that could not be made as long as asked.
@@ -75,7 +75,7 @@ class Plan:
     processes: int = 1
     scrape_interval_s: float | None = 1.0  # of the server's signals; None: they are left alone
     stop_when_degraded: bool = False  # end early, once service has clearly degraded and stayed so
-    slo_e2e_s: float | None = None  # besides those that `ask` tells the server; for that question
+    slo_e2e_s: float | None = None  # besides those that `template` tells the server; for that question
     metrics_url: str | None = None  # where they are, if not at the server's /metrics
 
     def __post_init__(self) -> None:

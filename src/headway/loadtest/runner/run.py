@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import datetime as dt
+from array import array
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
@@ -17,6 +18,7 @@ from headway.loadtest.record import Record
 from headway.loadtest.result import Environment, Signals
 from headway.loadtest.runner.degraded import Degraded
 from headway.loadtest.runner.interrupts import Interrupts, keeping
+from headway.loadtest.runner.loop_lag import freezes_s, lags_within_s
 from headway.loadtest.runner.measure import CHECK_S, Measurement, Part
 from headway.loadtest.runner.plan import Plan
 from headway.loadtest.runner.processes import NoteTick, Processes
@@ -24,6 +26,7 @@ from headway.loadtest.runner.progress import Meter, Progress, Tick
 from headway.loadtest.side.aside import aside
 from headway.loadtest.side.environment import client_facts, environment_of
 from headway.loadtest.side.scrape import Scraper, channel_of
+from headway.metrics.latency import Floats
 
 OnProgress = Callable[[Progress], None]
 START_IN_NS = 100_000_000
@@ -41,7 +44,9 @@ class Measured:
     records: list[Record] = field(repr=False)
     processes: int  # that made the load
     cpu_ratio: float  # of the busiest: CPU seconds per second
-    loop_lags_s: list[float] = field(repr=False)  # of the busiest: how late its event loop was, sampled
+    loop_lags_ns: array[int] = field(repr=False)  # of the one whose event loop was latest, all along: see `LoopLag`
+    # When which process did not look at its sockets at all: (from, until) in s after the start, its number.
+    freezes: list[tuple[float, float, int]] = field(repr=False)
     connections: int  # that were opened
     signals: Signals = field(repr=False)
     environment: Environment
@@ -51,6 +56,10 @@ class Measured:
     degraded: str = ""  # the sign of it, if the load was ended because service had clearly degraded, as was wanted
     off_lengths: list[int] = field(default_factory=list, repr=False)  # of prompts: tokens too many or too few
     notes: list[str] = field(default_factory=list)
+
+    def loop_lags_s(self, window_s: tuple[float, float]) -> Floats:
+        """How late the event loop was, in every 10 ms of the window."""
+        return lags_within_s(self.loop_lags_ns, window_s)
 
 
 async def run(plan: Plan, *, on_progress: OnProgress | None = None) -> Measured:
@@ -122,19 +131,19 @@ class Runner:
         except asyncio.CancelledError:
             if not self._stops:
                 raise
-            return Environment(model=self._plan.ask.model, client=client_facts()), None
+            return Environment(model=self._plan.template.model, client=client_facts()), None
         finally:
             self._asking = None
 
     def _ask_server(self) -> tuple[Environment, Scraper | None]:
         plan = self._plan
         if plan.scrape_interval_s is None:
-            return Environment(model=plan.ask.model, client=client_facts()), None
-        channel, places = channel_of(plan.ask, plan.tls, plan.metrics_url)
+            return Environment(model=plan.template.model, client=client_facts()), None
+        channel, places = channel_of(plan.template, plan.tls, plan.metrics_url)
         scraper = Scraper(channel, places, plan.scrape_interval_s)
         sample = next(filter(None, (scraper.ask() for _ in range(len(places)))), None)
-        address = plan.ask.address
-        return environment_of(channel, address.root, address.base, plan.ask.model, sample), scraper
+        address = plan.template.address
+        return environment_of(channel, address.root, address.base, plan.template.model, sample), scraper
 
     def _measured(
         self, started_at: dt.datetime, elapsed_s: float, parts: list[Part], signals: Signals, told: Environment
@@ -149,7 +158,10 @@ class Runner:
             records=records,
             processes=len(parts),
             cpu_ratio=busiest.cpu_ratio,
-            loop_lags_s=[lag_ns / NS_PER_S for lag_ns in busiest.loop_lag_ns],
+            loop_lags_ns=max((part.loop_lag_ns for part in parts), key=sum),
+            freezes=[
+                (*freeze, process) for process, part in enumerate(parts) for freeze in freezes_s(part.loop_lag_ns)
+            ],
             connections=sum(part.connections for part in parts),
             signals=signals,
             environment=told,

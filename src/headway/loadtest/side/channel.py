@@ -13,7 +13,7 @@ from urllib.parse import urljoin, urlsplit
 import msgspec
 
 from headway.loadtest.client.address import Address, Tls
-from headway.loadtest.client.request import Ask
+from headway.loadtest.client.request import RequestTemplate
 
 MAX_BODY_BYTES = 32 * 1024 * 1024
 _REDIRECTS = (301, 302, 307, 308)
@@ -47,16 +47,16 @@ class SideChannel:
         self._connection: http.client.HTTPConnection | None = None
 
     @classmethod
-    def of(cls, ask: Ask, tls: Tls, timeout_s: float) -> SideChannel:
+    def of(cls, template: RequestTemplate, tls: Tls, timeout_s: float) -> SideChannel:
         """To the tested server, with what the load itself is let in by: where only tenants have keys, the first one's.
 
         Raises InvalidPlan when `tls` names certificates that cannot be used.
         """
-        headers = ask.common_headers()
+        headers = template.common_headers()
         if "authorization" not in headers:
-            first = next(iter(ask.tenant_headers.values()), {})
+            first = next(iter(template.tenant_headers.values()), {})
             headers |= {name.lower(): value for name, value in first.items()}
-        return cls(ask.address, headers, tls.context_for(ask.address), timeout_s)
+        return cls(template.address, headers, tls.context_for(template.address), timeout_s)
 
     def get(self, path: str) -> HttpAnswer:
         """One redirect on the same server is followed."""

@@ -11,7 +11,7 @@ from typing import Any
 from headway.loadtest.client.address import Tls
 from headway.loadtest.client.reading import Reading, error_text, read_whole
 from headway.loadtest.client.refusal import retry_after_s
-from headway.loadtest.client.request import Accepted, Ask, RequestWriter
+from headway.loadtest.client.request import Accepted, RequestTemplate, RequestWriter
 from headway.loadtest.errors import LoadTestError, Rejected, Unauthorised, UnknownModel, Unreachable
 from headway.loadtest.record import Record
 from headway.loadtest.side.aside import aside
@@ -45,23 +45,23 @@ class Discovered:
     accepted: Accepted
     notes: tuple[str, ...] = ()
 
-    def applied(self, ask: Ask) -> Ask:
-        """The ask that this server takes."""
-        return dataclasses.replace(ask, model=self.model, accepted=self.accepted)
+    def applied(self, template: RequestTemplate) -> RequestTemplate:
+        """The template that this server takes."""
+        return dataclasses.replace(template, model=self.model, accepted=self.accepted)
 
 
 async def discover(
-    ask: Ask,
+    template: RequestTemplate,
     tls: Tls | None = None,
     *,
     timeout_s: float = PROBE_TIMEOUT_S,
     connect_timeout_s: float = CONNECT_TIMEOUT_S,
 ) -> Discovered:
-    """Connects, lists models, sends a few requests of 4 tokens. Where `ask.model` is "", the first model is taken."""
+    """Connects, lists models, sends a few requests of 4 tokens. Without a model, the first is taken."""
     tls = tls or Tls()
-    await reach(ask.address, tls.context_for(ask.address), connect_timeout_s)
-    channel = SideChannel.of(ask, tls, timeout_s)
-    probe = _Probe(ask, channel, timeout_s)
+    await reach(template.address, tls.context_for(template.address), connect_timeout_s)
+    channel = SideChannel.of(template, tls, timeout_s)
+    probe = _Probe(template, channel, timeout_s)
     try:
         return await aside(probe.run)
     except LoadTestError as error:
@@ -71,29 +71,29 @@ async def discover(
 
 
 class _Probe:
-    def __init__(self, ask: Ask, channel: SideChannel, timeout_s: float) -> None:
-        self._ask = ask
+    def __init__(self, template: RequestTemplate, channel: SideChannel, timeout_s: float) -> None:
+        self._template = template
         self._channel = channel
         self._timeout_s = timeout_s
         self._notes: list[str] = []
-        self.redact = ask.redactor().line
+        self.redact = template.redactor().line
 
     def run(self) -> Discovered:
         models = self._models()
         model = self._choose(models)
-        ask = dataclasses.replace(self._ask, model=model)
-        accepted, answer = self._negotiate(ask, models)
-        accepted = self._look_at(ask, accepted, answer)
+        template = dataclasses.replace(self._template, model=model)
+        accepted, answer = self._negotiate(template, models)
+        accepted = self._look_at(template, accepted, answer)
         return Discovered(model, accepted, tuple(self._notes))
 
     # -- models and keys -----------------------------------------------------------------------------------------------
 
     def _models(self) -> tuple[str, ...]:
         """Those listed; every tenant's key is tried on the way."""
-        tenants = self._ask.tenant_headers
+        tenants = self._template.tenant_headers
         listed: tuple[str, ...] = ()
         for tenant, headers in (tenants or {"": {}}).items():
-            answer = self._get(self._ask.address.path("/models"), headers)
+            answer = self._get(self._template.address.path("/models"), headers)
             if answer.status in (401, 403):
                 raise self._unauthorised(answer, tenant)
             if answer.status == 200:
@@ -101,7 +101,7 @@ class _Probe:
         return listed
 
     def _get(self, path: str, headers: Mapping[str, str]) -> HttpAnswer:
-        names = {**self._ask.common_headers(), **{name.lower(): value for name, value in headers.items()}}
+        names = {**self._template.common_headers(), **{name.lower(): value for name, value in headers.items()}}
         channel = self._channel.with_headers(names)
         try:
             return channel.get(path)
@@ -114,10 +114,10 @@ class _Probe:
 
     @property
     def _where(self) -> str:
-        return self._ask.address.authority
+        return self._template.address.authority
 
     def _choose(self, models: Sequence[str]) -> str:
-        wanted = self._ask.model
+        wanted = self._template.model
         if wanted and models and wanted not in models:
             raise self._unknown(wanted, models)
         if wanted:
@@ -139,7 +139,7 @@ class _Probe:
         whose = f" of tenant {tenant!r}" if tenant else ""
         given = any(
             "authorization" in name.lower() or "key" in name.lower()
-            for name in (*self._ask.common_headers(), *self._ask.tenant_headers.get(tenant, {}))
+            for name in (*self._template.common_headers(), *self._template.tenant_headers.get(tenant, {}))
         )
         advice = f"It does not accept the API key{whose}." if given else "It wants an API key and none was given."
         return Unauthorised(
@@ -148,18 +148,18 @@ class _Probe:
 
     # -- a small request -----------------------------------------------------------------------------------------------
 
-    def _negotiate(self, ask: Ask, models: Sequence[str]) -> tuple[Accepted, HttpAnswer]:
+    def _negotiate(self, template: RequestTemplate, models: Sequence[str]) -> tuple[Accepted, HttpAnswer]:
         """Leave out what is refused, until the server answers."""
-        accepted = ask.accepted
+        accepted = template.accepted
         while True:
-            answer = self._post(dataclasses.replace(ask, accepted=accepted))
+            answer = self._post(dataclasses.replace(template, accepted=accepted))
             if 200 <= answer.status < 300:
                 return accepted, answer
             words = error_text(answer.body)
             if answer.status in (401, 403):
                 raise self._unauthorised(answer)
             if answer.status == 404 and "model" in words.lower():
-                raise self._unknown(ask.model, models)
+                raise self._unknown(template.model, models)
             fewer = self._without(accepted, words) if answer.status in (400, 422) else None
             if fewer is None:
                 raise self._rejected(answer, words)
@@ -178,9 +178,9 @@ class _Probe:
             return dataclasses.replace(accepted, **without)
         return None
 
-    def _post(self, ask: Ask) -> HttpAnswer:
-        writer = RequestWriter(ask)
-        tenant = "" if "authorization" in ask.common_headers() else next(iter(ask.tenant_headers), "")
+    def _post(self, template: RequestTemplate) -> HttpAnswer:
+        writer = RequestWriter(template)
+        tenant = "" if "authorization" in template.common_headers() else next(iter(template.tenant_headers), "")
         headers = {name: value for name, value in writer.headers(tenant).items() if name != "host"}
         body = writer.body(PROBE, PROBE_PROMPT)
         for attempt in range(MAX_WAITS + 1):
@@ -201,9 +201,9 @@ class _Probe:
         return answer
 
     def _rejected(self, answer: HttpAnswer, words: str) -> Rejected:
-        path = f"{self._ask.address.base}/…"
+        path = f"{self._template.address.base}/…"
         advice = {
-            404: f" There is no such route under {self._ask.address.base or '/'}; check the URL's path.",
+            404: f" There is no such route under {self._template.address.base or '/'}; check the URL's path.",
             405: f" Is {path} the path of an OpenAI-compatible API?",
             429: " It limits this client even now; try later.",
             503: " It is not ready, or has no capacity even now; try later.",
@@ -215,22 +215,22 @@ class _Probe:
 
     # -- its answer ----------------------------------------------------------------------------------------------------
 
-    def _look_at(self, ask: Ask, accepted: Accepted, answer: HttpAnswer) -> Accepted:
+    def _look_at(self, template: RequestTemplate, accepted: Accepted, answer: HttpAnswer) -> Accepted:
         record = Record(0, "", "", PROBE.input_tokens, PROBE.output_tokens, 0)
-        if not ask.stream:
+        if not template.stream:
             wrong, _ = read_whole(record, answer.body)
             if not wrong and record.output_tokens < 0:
                 self._notes.append("the server tells no usage: tokens are not counted")
         elif "application/json" in answer.headers.get("content-type", ""):
             wrong = "it answers in one piece where a stream was asked for; test it without streaming"
         else:
-            wrong = self._look_at_stream(ask, accepted, answer, record)
+            wrong = self._look_at_stream(template, accepted, answer, record)
         if wrong:
             raise Rejected(f"{self._where} answers a small request, and {wrong}.")
         return accepted
 
-    def _look_at_stream(self, ask: Ask, accepted: Accepted, answer: HttpAnswer, record: Record) -> str:
-        reading = Reading(record, choices=ask.choices)
+    def _look_at_stream(self, template: RequestTemplate, accepted: Accepted, answer: HttpAnswer, record: Record) -> str:
+        reading = Reading(record, choices=template.choices)
         reading.feed(answer.body, 0)
         reading.judge()
         reading.settle()

@@ -12,7 +12,7 @@ from time import monotonic_ns
 
 from headway.loadtest.client.address import Tls, parse_url
 from headway.loadtest.client.limits import NS_PER_S
-from headway.loadtest.client.request import Ask
+from headway.loadtest.client.request import RequestTemplate
 from headway.loadtest.result import Signals
 from headway.loadtest.side.channel import HttpAnswer, SideChannel
 from headway.metrics.worker_signals import Sample, read_load, read_metrics
@@ -44,19 +44,19 @@ def of_json(answer: HttpAnswer) -> Sample | None:
 
 
 def channel_of(
-    ask: Ask, tls: Tls, metrics_url: str | None = None, timeout_s: float = TIMEOUT_S
+    template: RequestTemplate, tls: Tls, metrics_url: str | None = None, timeout_s: float = TIMEOUT_S
 ) -> tuple[SideChannel, list[Place]]:
     """How the server's signals are asked for, and where they may be. Keys go to the tested server only."""
-    root = ask.address.root
+    root = template.address.root
     if metrics_url is None:
         places: list[Place] = [(f"{root}/metrics", of_text), (f"{root}/load", of_json), (f"{root}/v1/loads", of_json)]
-        return SideChannel.of(ask, tls, timeout_s), places
+        return SideChannel.of(template, tls, timeout_s), places
     address, _ = parse_url(metrics_url)
     path = address.base if metrics_url.rstrip("/").endswith(address.base) else f"{address.root}/metrics"
     places = [(path, of_json if path.rpartition("/")[2] in {"load", "loads"} else of_text)]
-    if (address.scheme, address.authority) == (ask.address.scheme, ask.address.authority):
-        return SideChannel.of(ask, tls, timeout_s), places
-    headers = {"user-agent": ask.common_headers()["user-agent"]}
+    if (address.scheme, address.authority) == (template.address.scheme, template.address.authority):
+        return SideChannel.of(template, tls, timeout_s), places
+    headers = {"user-agent": template.common_headers()["user-agent"]}
     return SideChannel(address, headers, tls.context_for(address), timeout_s), places
 
 

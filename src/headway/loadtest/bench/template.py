@@ -1,4 +1,4 @@
-"""Who is asked, and with which headers and fields: from options to an `Ask`."""
+"""Who is asked, and with which headers and fields: from options to a `RequestTemplate`."""
 
 from __future__ import annotations
 
@@ -8,18 +8,18 @@ import msgspec
 
 from headway.loadtest.bench.options import PromiseOptions, ServerOptions
 from headway.loadtest.client.address import parse_url
-from headway.loadtest.client.request import Ask
+from headway.loadtest.client.request import RequestTemplate
 from headway.loadtest.errors import InvalidPlan
 
 
-def ask_of(url: str, server: ServerOptions, promise: PromiseOptions) -> Ask:
+def template_of(url: str, server: ServerOptions, promise: PromiseOptions) -> RequestTemplate:
     """What all requests have in common. Raises `InvalidPlan`."""
     address, endpoint = parse_url(url)
     headers = dict(_pair(text, "--header") for text in server.header)
     if server.api_key and not any(name.lower() == "authorization" for name in headers):
         headers["Authorization"] = f"Bearer {server.api_key}"
     keys = keys_of_tenants(server)
-    return Ask(
+    return RequestTemplate(
         address=address,
         model=server.model or "",
         endpoint=server.endpoint or endpoint or "chat",

@@ -1,4 +1,4 @@
-"""`Ahead`: requests are made before they are due, in a thread, so that making a prompt never delays a send.
+"""`Prefetch`: requests are made before they are due, in a thread, so that making a prompt never delays a send.
 
 How far ahead is bounded by number and bytes, so a long run's memory stays flat.
 """
@@ -50,7 +50,7 @@ def untimed(items: Iterable[Item], limit: int | None) -> Iterator[Arrival]:
         yield Arrival(0, item)
 
 
-class Ahead:
+class Prefetch:
     """A store that its thread fills and the event loop empties. `share` of `of` processes takes every `of`-th index.
 
     `least`: of a load whose times are not known, how many are sent at once. The store then holds those and what can be
@@ -71,7 +71,7 @@ class Ahead:
         self._stopped = False
         self._over = False  # the thread will add no more
         self.failure: Exception | None = None  # what the arrivals or the making raised
-        self._thread = threading.Thread(target=self._fill, name="headway-ahead", daemon=True)
+        self._thread = threading.Thread(target=self._fill, name="headway-prefetch", daemon=True)
         self._thread.start()
 
     def warm(self, limit_s: float = WARM_S) -> None:

@@ -9,9 +9,9 @@ import time
 import pytest
 
 from headway.loadtest.result import Load, Word
-from headway.loadtest.runner.ahead import Ahead, untimed
 from headway.loadtest.runner.pace import ClosedPace
 from headway.loadtest.runner.plan import ClosedLoad
+from headway.loadtest.runner.prefetch import Prefetch, untimed
 from headway.loadtest.runner.run import run
 from headway.workload.item import Item
 from tests.loadtest.runs import run as run_of
@@ -31,20 +31,20 @@ def test_an_endless_closed_loop_begins_with_what_it_needs() -> None:
         made += 1
         return b"x"
 
-    ahead = Ahead(untimed(itertools.repeat(ITEM), None), make, least=20)
+    prefetch = Prefetch(untimed(itertools.repeat(ITEM), None), make, least=20)
     try:
-        ahead.warm(30.0)
+        prefetch.warm(30.0)
         time.sleep(0.1)
         before = made
         time.sleep(0.1)
         assert 20 <= before == made < 1000, "five seconds would make 1,250"
-        assert [ahead.pop().index for _ in range(before)] == list(range(before))
+        assert [prefetch.pop().index for _ in range(before)] == list(range(before))
         until_s = time.monotonic() + 10
         while made == before and time.monotonic() < until_s:
             time.sleep(0.01)
         assert made > before
     finally:
-        ahead.close()
+        prefetch.close()
 
 
 async def test_a_closed_loop_goes_on_until_it_has_enough() -> None:
