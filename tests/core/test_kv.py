@@ -19,7 +19,7 @@ def check(pool: KvPool, tables: list[Table]) -> None:
     assert sorted([*pool._empty, *pool._idle, *held]) == list(range(pool.num_blocks))
     assert pool.free_blocks + pool.used_blocks == pool.num_blocks
     assert pool.used_blocks == len(held)
-    assert pool.cached_blocks == sum(entry is not None for entry in pool._entry_of)
+    assert pool.cached_blocks == sum(key is not None for key in pool._key_of)
     assert all(len(set(table.blocks)) == len(table.blocks) for table in tables)
 
 
@@ -170,13 +170,13 @@ def test_forget_finds_nothing_any_more_and_loses_no_block():
 def test_extend_undone_leaves_everything_as_it_was(num_blocks, cached, extended):
     pool = KvPool(num_blocks, 1)
     pool.release(filled(pool, list(range(min(cached, num_blocks)))))
-    state = (list(pool._empty), list(pool._idle), dict(pool._entries), list(pool._entry_of), pool.counters.evictions)
+    state = (list(pool._empty), list(pool._idle), dict(pool._entries), list(pool._key_of), pool.counters.evictions)
     table = Table()
     done = [pool.extend(table) for _ in range(min(extended, num_blocks))]
     for evicted in reversed(done):
         pool.retract(table, evicted)
     assert table.blocks == []
-    now = (list(pool._empty), list(pool._idle), dict(pool._entries), list(pool._entry_of), pool.counters.evictions)
+    now = (list(pool._empty), list(pool._idle), dict(pool._entries), list(pool._key_of), pool.counters.evictions)
     assert now == state
     check(pool, [table])
 

@@ -115,11 +115,11 @@ class Audit:
         places = [*pool._empty, *pool._idle, *held]
         assert len(places) == pool.num_blocks == len(set(places))
         assert pool.used_blocks == len(held)
-        entries = pool._entries.values()
-        assert all(pool._entry_of[entry.block] is entry for entry in entries)
-        assert pool.num_blocks - pool._entry_of.count(None) == len(entries) == pool.cached_blocks
-        assert all(pool._entry_of[block] is not None for block in pool._idle)
-        assert all(pool._entry_of[block] is None for block in pool._empty)
+        entries = pool._entries
+        assert all(pool._key_of[block] == key for key, block in entries.items())
+        assert pool.num_blocks - pool._key_of.count(None) == len(entries) == pool.cached_blocks
+        assert all(pool._key_of[block] is not None for block in pool._idle)
+        assert all(pool._key_of[block] is None for block in pool._empty)
         for seq in running:
             assert len(seq.table.blocks) >= pool.blocks_for(seq.computed)
             assert len(set(seq.table.blocks)) == len(seq.table.blocks)
@@ -168,6 +168,6 @@ class Audit:
         """What the cache says a block holds is what the executor's memory holds."""
         pool, kv = self.world.pool, self.world.executor._kv
         assert kv is not None
-        for entry in pool._entries.values():
-            start = entry.block * pool.block_size
-            assert tuple(kv._tokens[start : start + pool.block_size]) == entry.key[1]
+        for key, block in pool._entries.items():
+            start = block * pool.block_size
+            assert tuple(kv._tokens[start : start + pool.block_size]) == key[1]

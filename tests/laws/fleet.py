@@ -82,6 +82,8 @@ class FleetWorld:
             assert self.counters() == before, "a refusal changed something"
         else:
             self.requests[name] = request
+            for expire in self.front.expire(self.now):  # somebody may have given way
+                self.end(expire.request.id, "expired")
 
     def _plan(self) -> None:
         for instruction in self.front.plan(self.now):
@@ -253,6 +255,10 @@ class FleetWorld:
             assert not limit or held[tenant] <= limit
         self._recount_lanes(inside)
         assert {name: flight.worker.spec.id for name, flight in fleet.flights.items()} == self.at
+        tokens: Counter[str] = Counter()
+        for name, flight in fleet.flights.items():
+            tokens[inside[name].tenant] += inside[name].prompt_tokens + flight.output_tokens
+        assert fleet.shares.tokens == dict(tokens)
         for worker in fleet.workers.values():
             flights = {name: inside[name] for name, where in self.at.items() if where == worker.spec.id}
             assert set(worker.flights) == set(flights)

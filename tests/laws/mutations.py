@@ -56,8 +56,8 @@ MUTATIONS = [
     one(
         "publish a block before it is full",
         "scheduler/kv.py",
-        "(table.published + 1) * size <= computed",
-        "table.published * size < computed",
+        "full = computed // size",
+        "full = -(-computed // size)",
     ),
     Mutation(
         "share across scopes",
@@ -141,6 +141,17 @@ MUTATIONS = [
     ),
     one("keep the slot of what has ended", "front/ledger.py", "account.slots -= lease.amounts.slots", "pass"),
     one("take back what is taken", "front/ledger.py", "max(more.tokens, -max(0, account.tokens.whole))", "more.tokens"),
+    one(
+        "a flood keeps its places",
+        "front/room.py",
+        "if name != tenant and holds[COUNT] > 1 and",
+        "if False and",
+    ),
+    one("anybody is displaced", "front/room.py", "and holds[measure] > room[measure] * weight(name) * parts", ""),
+    one("displaced for more than a share", "front/room.py", "and own[measure] + asks[measure] > part", "and False"),
+    one("a tenant's last is displaced", "front/room.py", "holds[COUNT] > 1 and", ""),
+    one("displaced, and not told", "front/front.py", "self._gave_way[other.id] = Expire(", "Expire("),
+    one("a better priority gives way", "front/room.py", "if one.priority >= priority", ""),
     # -- fairness
     one("weights do not matter", "fairness.py", "before + tokens / self.weight(tenant)", "before + tokens"),
     one(
@@ -195,6 +206,19 @@ MUTATIONS = [
     ),
     one("a probe taken back keeps the worker out", "fleet/worker.py", "self.breaker.nothing_learnt()", "pass"),
     one("a window that never shrinks", "fleet/window.py", "self.sequences = min(self.sequences, runs)", "pass"),
+    one(
+        "a window grows over what its worker is silent about",
+        "fleet/window.py",
+        "self._full and hidden <= 1 + sequences / 8",
+        "self._full",
+    ),
+    one("a window changes on what was true before", "fleet/window.py", "else true_ns < self._since_ns", "else False"),
+    one(
+        "a flood fills every window",
+        "fleet/fleet.py",
+        "BEYOND_RATIO if self.shares.beyond(tenant) else WITHIN_RATIO",
+        "1.0",
+    ),
     # -- the ladder
     one("down as fast as up", "front/ladder.py", "if now - self._calm_since_ns >= self._down_after_ns:", "if True:"),
     one(

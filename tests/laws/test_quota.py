@@ -76,6 +76,16 @@ def test_nothing_beyond_the_limits_is_ever_granted_by_recount(given_limits, stor
         assert quota.reset_s == 0
 
 
+@pytest.mark.parametrize("idle_minutes", [1, 2, 24 * 60])
+def test_idleness_saves_up_a_minutes_worth_and_no_more(idle_minutes):
+    ledger = Ledger(lambda _: TenantLimits(requests_per_minute=10, tokens_per_minute=100))
+    [lease] = ledger.take("t", [Amounts(1, 10, 100)], 0)
+    ledger.settle(lease, 100, 0)
+    now = idle_minutes * NS_PER_MINUTE
+    assert not ledger.missing("t", Amounts(1, 10, 100), now)
+    assert ledger.missing("t", Amounts(1, 11, 101), now) == Amounts(0, 1, 1)
+
+
 def total(amounts: list[Amounts]) -> Amounts:
     return Amounts(*(sum(getattr(one, name) for one in amounts) for name in ("slots", "requests", "tokens")))
 

@@ -12,7 +12,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from headway.core.errors import ConfigError
+from headway.core.fleet.fleet import Dispatch
 from headway.core.fleet.routing import BURST_SLACK
+from headway.core.fleet.shares import PRESENT_NS, Shares
 from headway.core.fleet.window import GROW_EVERY_NS, Window
 from headway.core.fleet.worker import (
     AHEAD_NS,
@@ -264,14 +266,26 @@ def test_what_has_not_been_used_for_long_is_not_expected_to_be_cached():
 # -- windows -----------------------------------------------------------------------------------------------------------
 
 
-def served(slots: int, seconds: int, *, signals: bool, first: int = 8) -> tuple[list[float], list[int], int]:
-    """One worker that runs `slots` at a time for 200 ms each, in order, and as much waiting as it takes.
+def served(
+    slots: int,
+    seconds: int,
+    *,
+    signals: bool,
+    first: int = 8,
+    told_late_ns: int = 0,
+    gauges_late_ns: int = 0,
+    stay_ns: int = 200 * MS,
+) -> tuple[list[float], list[int], int]:
+    """One worker that runs `slots` at a time for `stay_ns` each, in order, and as much waiting as it takes.
 
+    Its signals are told late, and say so; or its gauges are of some time ago, and it takes them to be of now.
     Returns, every 100 ms, the window and how many queued inside the worker; and how many it served.
     """
     front = fleet(WorkerSpec("w", first_sequences=first))
     inside: list[list[object]] = []  # name, when it ends (0: queued)
     windows, queued, done, count, now = [], [], 0, 0, 0
+    gauges: list[tuple[int, int]] = []  # running and waiting, every 100 ms
+    told, late = told_late_ns // (100 * MS), gauges_late_ns // (100 * MS)
     while now < seconds * S:
         while front.admission.waiting < 50:
             front.submit(Request(f"r{count}", range(100), 20), now)
@@ -279,10 +293,10 @@ def served(slots: int, seconds: int, *, signals: bool, first: int = 8) -> tuple[
         inside += [[dispatch.request.id, 0] for dispatch in front.plan(now)]
         for one in inside[:slots]:
             if not one[1]:
-                one[1] = now + 200 * MS
+                one[1] = now + stay_ns
         now += 10 * MS
         for one in inside:
-            if one[1] and one[1] - now <= 150 * MS:  # type: ignore[operator]
+            if one[1] and one[1] - now <= stay_ns - 50 * MS:  # type: ignore[operator]
                 front.began(str(one[0]), now)
         for one in [one for one in inside if one[1] and one[1] <= now]:  # type: ignore[operator]
             inside.remove(one)
@@ -290,9 +304,10 @@ def served(slots: int, seconds: int, *, signals: bool, first: int = 8) -> tuple[
             done += 1
         if now % (100 * MS) == 0:
             waiting = max(0, len(inside) - slots)
-            if signals:
-                load = WorkerLoad.at(now, running=min(slots, len(inside)), waiting=waiting)
-                front.observe("w", load, now)
+            gauges.append((min(slots, len(inside)), waiting))
+            if signals and len(gauges) > told + late:
+                running, waits = gauges[-1 - told - late]
+                front.observe("w", WorkerLoad.at(now - told_late_ns, running=running, waiting=waits), now)
             windows.append(front.fleet.workers["w"].window.sequences)
             queued.append(waiting)
     return windows, queued, done
@@ -307,6 +322,29 @@ def test_a_window_keeps_a_worker_busy_and_its_queue_near_empty(slots):
     assert sum(windows[150:]) / len(windows[150:]) <= 1.4 * slots + 2
 
 
+@pytest.mark.parametrize("late", ["told_late_ns", "gauges_late_ns"])
+@pytest.mark.parametrize("slots", [8, 48])
+def test_a_window_does_not_outgrow_a_worker_whose_signals_are_a_second_old(slots, late):
+    windows, queued, done = served(slots, 60, signals=True, stay_ns=2 * S, first=4, **{late: S})
+    assert max(windows) <= 1.6 * slots + 2
+    assert sum(queued[150:]) / len(queued[150:]) <= 2 + slots / 4
+    assert done >= 0.75 * 60 * slots / 2, "it is kept waiting"
+
+
+def test_what_a_worker_does_not_account_for_may_queue_in_it_so_its_window_does_not_grow():
+    """Sent and not ended, and neither running nor waiting as it says: its gauges are old, or it queues elsewhere."""
+
+    def grown(unaccounted: int) -> bool:
+        state = WorkerState(WorkerSpec("w", first_sequences=16))
+        for number in range(16):
+            assert state.window.open(number)
+            state.send(chat(f"r{number}"), 10, 0)
+        state.observe(WorkerLoad.at(S, running=16 - unaccounted, waiting=0), S)
+        return state.window.sequences > 16
+
+    assert [grown(count) for count in range(6)] == [True] * 4 + [False] * 2  # 1 + 16 / 8
+
+
 @pytest.mark.parametrize("slots", [4, 16])
 def test_a_worker_that_tells_nothing_is_known_by_its_first_tokens(slots):
     windows, queued, done = served(slots, 40, signals=False)
@@ -317,7 +355,7 @@ def test_a_worker_that_tells_nothing_is_known_by_its_first_tokens(slots):
 
 def test_a_window_shrinks_to_what_runs():
     window = Window(32)
-    window.adjust(0, queued=20, sequences=32, tokens=3_200)
+    window.adjust(0, queued=20, sequences=32, tokens=3_200, true_ns=0)
     assert window.sequences == 13
     assert window.tokens < 3_200
 
@@ -326,7 +364,7 @@ def test_a_window_that_is_not_full_does_not_grow():
     window = Window(8)
     for step in range(50):
         window.open(2)
-        window.adjust(step * GROW_EVERY_NS, queued=0, sequences=2, tokens=100)
+        window.adjust(step * GROW_EVERY_NS, queued=0, sequences=2, tokens=100, true_ns=step * GROW_EVERY_NS)
     assert window.sequences == 8
 
 
@@ -345,7 +383,7 @@ def test_a_window_stays_between_one_and_its_bound(moves, first, most):
         now += wait
         window.open(sequences)
         window.done(tokens, ended=tokens % 2 == 0)
-        window.adjust(now, queued=queued, sequences=sequences, tokens=tokens)
+        window.adjust(now, queued=queued, sequences=sequences, tokens=tokens, true_ns=now)
         assert window.sequences >= 1
         assert not most or window.sequences <= max(most, 1)
         assert window.tokens >= 1
@@ -431,3 +469,54 @@ def test_two_workers_of_one_name_and_weights_of_nothing_are_refused():
         front.add_worker(WorkerSpec("w"), 0)
     with pytest.raises(ConfigError, match="weight"):
         WorkerSpec("x", weight=0.0)
+
+
+# -- a flood and the others' room --------------------------------------------------------------------------------------
+
+KV_TOKENS = 10_000
+
+
+def flooded(front: Front, *, guest: bool) -> int:
+    """Tokens in flight when one tenant has sent all that it is allowed to; `guest`: another one has been there."""
+    front.observe("w0", WorkerLoad.at(0, kv_capacity_tokens=KV_TOKENS), 0)
+    if guest:
+        assert send(front, 0, Request("g", range(100), 10, tenant="guest")) == ["w0"]
+        front.began("g", MS)
+        front.settle("g", Usage(100, 10), 2 * MS, end=State.FINISHED)
+    for number in range(40):
+        front.submit(Request(f"f{number}", range(500), 10, tenant="flood"), 3 * MS)
+    front.plan(3 * MS)
+    return front.fleet.workers["w0"].tokens
+
+
+def test_a_flood_leaves_room_for_whoever_has_less_than_its_share():
+    front = wide(1)
+    flood_tokens = flooded(front, guest=True)
+    assert flood_tokens <= 0.7 * KV_TOKENS
+    assert len(front.lanes) > 10
+    assert [one.request.id for one in sent(front, Request("big", range(1_200), 10, tenant="guest"), 4 * MS)] == ["big"]
+
+
+def test_a_tenant_that_is_alone_has_all_the_room():
+    assert flooded(wide(1), guest=False) > 0.8 * KV_TOKENS
+
+
+def sent(front: Front, request: Request, now: int) -> list[Dispatch]:
+    front.submit(request, now)
+    return [one for one in front.plan(now) if isinstance(one, Dispatch)]
+
+
+def test_who_has_not_come_for_a_while_is_not_waited_for():
+    shares = Shares({"flood": 1.0, "guest": 3.0}.__getitem__)
+    shares.came("guest", 0)
+    shares.came("flood", S)
+    shares.sent("flood", 100)
+    assert shares.beyond("flood")
+    assert not shares.beyond("guest")
+    shares.sent("guest", 200)  # of 300 in flight the flood's part is 75
+    assert shares.beyond("flood")
+    shares.sent("guest", 100)
+    assert not shares.beyond("flood")
+    shares.landed("guest", 300)
+    shares.came("flood", PRESENT_NS)
+    assert not shares.beyond("flood")

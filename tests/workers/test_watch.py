@@ -93,6 +93,7 @@ async def test_all_of_vllms_signals():
             "ttft_s": 1.5,
             "itl_s": None,
             "memory_headroom_ratio": None,
+            "accelerator_used_ratio": None,
         }
         heard = len(watched.loads)
         await until(lambda: len(watched.loads) > heard + 3)

@@ -19,6 +19,7 @@ Kind = Literal[
     "relegate",  # its TTFT is lost; it stands behind those who can still make theirs
     "overtake",  # passed by a smaller one while it found no KV
     "expire",  # turned away after waiting
+    "displace",  # turned away after waiting: its tenant filled the waiting room, and `why` had less than its share
     "cancel",  # its owner left
     "preempt",  # lost its slot and KV; `why` says to whom
     "readmit",  # came back

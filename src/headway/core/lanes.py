@@ -169,6 +169,7 @@ class Lanes:
         self._lanes = [_Lane(limits) for limits in lanes]
         self._queues: dict[tuple[_Lane, str, Kind], _Queue] = {}
         self._tenants: dict[str, int] = {}  # how many of each wait
+        self._tokens: dict[str, int] = {}  # of their prompts
         self._places: dict[RequestId, _Place] = {}
         self._ageing = Alarms()
         self._arrivals = 0
@@ -204,6 +205,15 @@ class Lanes:
         """Of those that have somebody waiting."""
         return dict(self._tenants)
 
+    def tokens_by_tenant(self) -> dict[str, int]:
+        """Prompt tokens, of those that have somebody waiting."""
+        return dict(self._tokens)
+
+    def newest_of(self, tenant: str) -> list[Request]:
+        """Those of a tenant that wait, the latest first."""
+        places = [place for place in self._places.values() if place.request.tenant == tenant]
+        return [place.request for place in sorted(places, key=lambda place: -place.number)]
+
     def lane_of(self, request: Request) -> str:
         return self._lane(request).limits.name
 
@@ -227,8 +237,9 @@ class Lanes:
         if not queue.places:
             del self._queues[queue.lane, queue.tenant, queue.kind]
         self._tenants[queue.tenant] -= 1
+        self._tokens[queue.tenant] -= place.request.prompt_tokens
         if not self._tenants[queue.tenant]:
-            del self._tenants[queue.tenant]
+            del self._tenants[queue.tenant], self._tokens[queue.tenant]
 
     def take(self, accepts: Accepts, now: int) -> Request | None:
         """Remove and return the first request in order that is accepted, holding a slot of its lane.
@@ -285,9 +296,10 @@ class Lanes:
     def _seat(self, request: Request, number: int, now: int) -> None:
         lane, kind = self._lane(request), (request.model, request.pool)
         if request.tenant not in self._tenants:
-            self._tenants[request.tenant] = 0
+            self._tenants[request.tenant] = self._tokens[request.tenant] = 0
             self.fairness.enter(request.tenant)
         self._tenants[request.tenant] += 1
+        self._tokens[request.tenant] += request.prompt_tokens
         key = (lane, request.tenant, kind)
         queue = self._queues.get(key)
         if queue is None:

@@ -217,8 +217,9 @@ class Watch:
             self.scrape_failures += 1
             return UNKNOWN
         sample = read_metrics(body.decode("utf-8", "replace")) if head.status == 200 else None
-        headroom = Meter().feed(sample, at_ns).get("memory_headroom_ratio") if sample is not None else None
-        return WorkerLoad.at(at_ns, memory_headroom_ratio=headroom)
+        told = Meter().feed(sample, at_ns) if sample is not None else {}
+        names = ("memory_headroom_ratio", "accelerator_used_ratio")
+        return WorkerLoad.at(at_ns, **{name: told.get(name) for name in names})
 
     # -- asking --------------------------------------------------------------------------------------------------------
 

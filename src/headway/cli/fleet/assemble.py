@@ -6,16 +6,18 @@ import asyncio
 import logging
 from dataclasses import replace
 from pathlib import Path
+from time import monotonic_ns
 from typing import Any
 
 from headway.cli.config import ServeConfig, ladder_modes
 from headway.cli.fleet.local import local_members
-from headway.cli.fleet.parts import counters_of, limits_of, member_of, worker_tables
+from headway.cli.fleet.parts import Limits, counters_of, limits_of, member_of, worker_tables
 from headway.cli.fleet.quotas import shared_quotas
 from headway.cli.fleet.reload import Change, change
 from headway.cli.fleet.scale import Hook, ScaleHook
 from headway.cli.fleet.tables import worker_table
 from headway.cli.layers import Effective, Layers
+from headway.core.decisions import Decision
 from headway.core.errors import ConfigError, HeadwayError
 from headway.core.front.front import Front
 from headway.core.front.tenants import Tenants
@@ -23,6 +25,8 @@ from headway.engine.assembly import default_slo
 from headway.engine.journal import Journal, decision_line
 from headway.gateway import GatewayConfig
 from headway.gateway.fleet import FleetConfig, FleetDriver, FleetService, Hooks, Roster
+from headway.gateway.fleet.shadow import Shadow, ShadowingDriver, Would, open_front
+from headway.gateway.fleet.stimuli import ToldLedger, header
 from headway.gateway.tenancy import Door, KeyRing
 from headway.workers.local import LocalWorker
 
@@ -38,18 +42,14 @@ class Gateway:
         limits = limits_of(config)
         self.tenants = Tenants(tables.default_limits, tables.limits)
         self.ring = KeyRing(Path(config.api_keys)) if config.api_keys is not None else None
-        self._decisions = decisions = _journal(config)
-        self.front = Front(
-            limits.admission,
-            limits.front,
-            tenants=self.tenants,
-            degradation=limits.degradation,
-            remote=True,
-            listener=(lambda decision: decisions.write(decision_line(decision))) if decisions else None,
+        self._decisions = _journal(config, limits, self.tenants)
+        deciding, would = _deciding_front(config, limits, self.tenants, self._decisions)
+        self.quotas = shared_quotas(config, deciding)
+        self.front = open_front(limits.front) if would is not None else deciding
+        self.scale = ScaleHook(deciding, lambda: _hook(self.effective.config))
+        self.driver = _driver(
+            self.front, deciding, would, self._decisions, chores=[self.scale.look], quotas=self.quotas
         )
-        self.quotas = shared_quotas(config, self.front)
-        self.scale = ScaleHook(self.front, lambda: _hook(self.effective.config))
-        self.driver = FleetDriver(self.front, decisions=decisions, chores=[self.scale.look], quotas=self.quotas)
         self.roster = Roster(self.driver)
         remote = [member_of(table) for table in worker_tables(effective).values()]
         self.members = [*remote, *local_members(effective)]
@@ -105,7 +105,7 @@ class Gateway:
     def _take(self, new: Change) -> None:
         before, self.effective = self.effective, new.effective
         config, tables = new.effective.config, new.effective.tables
-        self.tenants.set(tables.default_limits, tables.limits)
+        self.driver.set_tenants(tables.default_limits, tables.limits)
         limits = limits_of(config)
         self.driver.reconfigure(limits.admission, limits.front, limits.degradation)
         self.service.fleet_config = replace(self.service.fleet_config, default_slo=default_slo(config.engine))
@@ -130,9 +130,45 @@ class Gateway:
 
 
 def _hook(config: ServeConfig) -> Hook | None:
-    return Hook(config.scale_hook, config.scale_hook_timeout) if config.scale_hook is not None else None
+    if config.scale_hook is None or config.shadow:
+        return None
+    return Hook(config.scale_hook, config.scale_hook_timeout)
 
 
-def _journal(config: ServeConfig) -> Journal | None:
+def _deciding_front(
+    config: ServeConfig, limits: Limits, tenants: Tenants, decisions: Journal | None
+) -> tuple[Front, Would | None]:
+    """The front that has the limits; and, where none of them is to be enforced, what it would have done."""
+    would = Would() if config.shadow else None
+
+    def hear(decision: Decision) -> None:
+        if would is not None:
+            would.hear(decision)
+        if decisions is not None:
+            line = decision_line(decision)
+            decisions.write({**line, "shadow": True} if would is not None else line)
+
+    front = Front(
+        limits.admission,
+        limits.front,
+        tenants=tenants,
+        ledger=ToldLedger(tenants, decisions, monotonic_ns),
+        degradation=limits.degradation,
+        remote=True,
+        listener=hear if decisions is not None or would is not None else None,
+    )
+    return front, would
+
+
+def _driver(front: Front, deciding: Front, would: Would | None, decisions: Journal | None, **more: Any) -> FleetDriver:
+    if would is None:
+        return FleetDriver(front, decisions=decisions, **more)
+    return ShadowingDriver(front, Shadow.of(deciding, would, decisions))
+
+
+def _journal(config: ServeConfig, limits: Limits, tenants: Tenants) -> Journal | None:
     path = config.engine.decision_log
-    return None if path is None else Journal(path, "decision", {"body": "gateway"})
+    if path is None:
+        return None
+    told = header(limits.admission, limits.front, limits.degradation, tenants, shadow=config.shadow)
+    return Journal(path, "decision", told)

@@ -39,6 +39,12 @@ def run_gateway(layers: Layers, effective: Effective) -> int | None:
     config = effective.config
     logging.basicConfig(level=config.log_level.upper(), format="%(asctime)s %(levelname)s %(name)s: %(message)s")
     refuse_open_door(config)
+    if config.shadow and config.quota_store is not None:
+        raise ConfigError(
+            "--shadow decides in this process alone: what it took from --quota-store, other gateways would lack. Leave "
+            "one of them out.",
+            param="shadow",
+        )
     if config.engine.decision_log is not None:
         open_log(config.engine.decision_log, "decision").close()
     tracing = exporting() if config.otel else None
@@ -118,6 +124,7 @@ def banner(gateway: Gateway, config: ServeConfig, url: str) -> str:
         "API keys": keys,
         "Limits": f"{counted(config.engine.max_waiting)} waiting",
         "Quotas": _quotas(gateway),
+        "Shadow": "nothing is enforced: what the limits would do is counted and logged" if config.shadow else "",
         "Listening": url,
         "Try": f"curl {url}/v1/models",
     }

@@ -2,17 +2,23 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 from headway.core.decisions import Decision, Listener
 from headway.core.errors import ConfigError, NotFound, NoWorker
 from headway.core.fleet.routing import Choice, choose, within_fair_share
+from headway.core.fleet.shares import Shares
 from headway.core.fleet.worker import Flight, WorkerLoad, WorkerSpec, WorkerState
 from headway.core.lanes import Fit
 from headway.core.request import Request, RequestId
 
 # How much one request counts in what is typical of them.
 TYPICAL_RATE = 0.05
+# Of a window's tokens, while several tenants come: what one may fill that has more than its share in flight, and what
+# the others may. The last tenth is for outputs that come longer than expected: a server that runs out of KV throws out
+# the newest, which is whoever comes seldom.
+BEYOND_RATIO, WITHIN_RATIO = 0.7, 0.9
 NS_PER_S = 1_000_000_000
 
 
@@ -26,10 +32,11 @@ class Dispatch:
 
 
 class Fleet:
-    """Nobody decides here who goes next: only where to."""
+    """Nobody decides here who goes next: only where to. `weight` tells a tenant's part of the workers' KV."""
 
-    def __init__(self, listener: Listener | None = None) -> None:
+    def __init__(self, listener: Listener | None = None, weight: Callable[[str], float] = lambda _: 1.0) -> None:
         self._listener = listener
+        self.shares = Shares(weight)
         self.workers: dict[str, WorkerState] = {}
         self.flights: dict[RequestId, Flight] = {}
         self.typical_tokens = 0.0  # of a request; 0 before the first
@@ -103,7 +110,8 @@ class Fleet:
         if not roomy:
             return Fit.OTHER if len(able) < len(up) else Fit.OTHER_KIND
         tokens = request.prompt_tokens
-        fitting = [worker for worker in roomy if worker.window.holds(worker.tokens, tokens)]
+        part = self._part(request.tenant)
+        fitting = [worker for worker in roomy if worker.window.holds(worker.tokens, tokens, of=part)]
         if not fitting:
             return Fit.NO_KV
         if len(roomy) < len(able):
@@ -111,6 +119,12 @@ class Fleet:
             if not fitting:
                 return Fit.OTHER_KIND
         return choose(fitting, request, max(1.0, self.typical_tokens or request.prompt_tokens), now)
+
+    def _part(self, tenant: str) -> float:
+        """Of each window's tokens, what `tenant` may fill."""
+        if not self.shares.several:
+            return 1.0
+        return BEYOND_RATIO if self.shares.beyond(tenant) else WITHIN_RATIO
 
     @staticmethod
     def _within_share_of_all(
@@ -142,6 +156,7 @@ class Fleet:
         before = worker.breaker.trust(now)
         flight = self.flights[request.id] = worker.send(request, output_tokens, now)
         tokens = request.prompt_tokens + output_tokens
+        self.shares.sent(request.tenant, tokens)
         self.typical_tokens += (tokens - self.typical_tokens) * (TYPICAL_RATE if self.typical_tokens else 1.0)
         self._tell_trust(worker, before, now)
         return flight
@@ -158,6 +173,7 @@ class Fleet:
         flight = self.flights.pop(request.id, None)
         if flight is not None:
             before = flight.worker.breaker.trust(now)
+            self.shares.landed(request.tenant, request.prompt_tokens + flight.output_tokens)
             flight.worker.land(request, now)
             if failed:
                 flight.worker.breaker.failed(now)

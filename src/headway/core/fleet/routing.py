@@ -68,6 +68,18 @@ def choose(workers: ReadOnlySequence[WorkerState], request: Request, typical_tok
     return Choice(chosen, why, scores)
 
 
+def scored(
+    workers: ReadOnlySequence[WorkerState], request: Request, typical_tokens: float, now: int
+) -> dict[str, dict[str, float]]:
+    """Every worker's terms for `request`, whether it has room or not: to be looked at. Decides nothing."""
+    said = [signals(worker, now) for worker in workers]
+    means = [_mean(known, none) for known, none in zip(zip(*said, strict=True), NOTHING_KNOWN, strict=True)]
+    return {
+        worker.spec.id: terms(worker, request, known, means, typical_tokens=typical_tokens, now=now)
+        for worker, known in zip(workers, said, strict=True)
+    }
+
+
 def within_fair_share(workers: ReadOnlySequence[WorkerState], now: int) -> list[WorkerState]:
     """Those that one more request would not give more of this burst than their share and the slack. Never nobody."""
     recent = [worker.recent(now) for worker in workers]

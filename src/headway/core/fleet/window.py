@@ -2,7 +2,7 @@
 
 What waits inside a worker waits in its order, not in ours. So the window grows while it is full and the worker does not
 queue: by a quarter while that gains throughput, by a little when it does not; and shrinks to what really runs as soon
-as it queues.
+as it queues. What says that it does not queue must be newer than the last change, and account for what was sent there.
 """
 
 from __future__ import annotations
@@ -36,9 +36,9 @@ class Window:
         self._full = self._full or sequences + 1 >= int(self.sequences)
         return sequences < int(self.sequences)
 
-    def holds(self, tokens: int, more: int) -> bool:
-        """Do `more` tokens fit beside those in flight? Alone anything does."""
-        fit = not tokens or tokens + more <= self.tokens
+    def holds(self, tokens: int, more: int, *, of: float = 1.0) -> bool:
+        """Do `more` tokens fit beside those in flight, into such a part `of` the window? Alone anything does."""
+        fit = not tokens or tokens + more <= self.tokens * of
         self._full = self._full or not fit
         return fit
 
@@ -47,25 +47,32 @@ class Window:
         self._done_tokens += tokens
         self._ended += ended
 
-    def adjust(self, now: int, *, queued: float, sequences: int, tokens: int, told: bool = True) -> None:
-        """Of `sequences` in flight with `tokens`, `queued` wait inside the worker: as it `told`, or as is believed.
+    def adjust(
+        self, now: int, *, queued: float, sequences: int, tokens: int, true_ns: int | None = None, hidden: float = 0.0
+    ) -> None:
+        """Of `sequences` in flight with `tokens` at `true_ns`, `queued` waited inside the worker, as it told.
 
-        A belief follows from requests that have ended: after a change, some of them first have to.
+        Of no time, it is a belief: it follows from requests that have ended, so after a change some first have to.
+        `hidden` were sent to it before `true_ns` and had not ended, and it spoke of none of them: they may queue.
         """
-        if not told and self._ended < self.sequences / 2:
+        if self._ended < self.sequences / 2 if true_ns is None else true_ns < self._since_ns:
+            return
+        if now < self._next_ns:
             return
         if queued > 1 + self.sequences / 8:
             runs = max(1.0, sequences - queued + 1)
-            self.tokens = max(1.0, min(self.tokens, tokens * runs / max(1, sequences)))
+            if runs < self.sequences and sequences:
+                self.tokens = max(1.0, min(self.tokens, tokens * runs / sequences))
             self.sequences = min(self.sequences, runs)
             self._restart(now, REST_NS)
-        elif self._full and now >= self._next_ns:
+        elif self._full and hidden <= 1 + sequences / 8:
             elapsed_s = (now - self._since_ns) / 1e9
             rate = self._done_tokens / elapsed_s if elapsed_s > 0 else 0.0
             growth = GROWTH if rate > self._rate * GAIN else SLOW_GROWTH
             self._rate = rate
-            self.sequences = min(self._most, max(self.sequences + 1, self.sequences * growth))
-            self.tokens *= growth
+            before = self.sequences
+            self.sequences = min(self._most, max(before + 1, before * growth))
+            self.tokens *= self.sequences / before
             self._restart(now, GROW_EVERY_NS)
 
     def _restart(self, now: int, rest_ns: int) -> None:

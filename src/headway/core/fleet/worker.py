@@ -68,6 +68,7 @@ class WorkerLoad:
     ttft_s: Signal | None = None  # recent
     itl_s: Signal | None = None  # recent
     memory_headroom_ratio: Signal | None = None
+    accelerator_used_ratio: Signal | None = None  # of its time; no sign of load by itself
 
     @classmethod
     def at(cls, at_ns: int, **values: float | None) -> WorkerLoad:
@@ -157,23 +158,29 @@ class WorkerState:
     def observe(self, load: WorkerLoad, now: int) -> None:
         self.load = self.load.updated(load)
         running, waiting = self.load.running, self.load.waiting
+        hidden = 0.0
         if running is not None and load.running is running:
             inside = running.value + (waiting.value if waiting is not None else 0.0)
-            self._foreign = Signal(max(0.0, inside - self._ours_at(running.at_ns)), running.at_ns)
+            beyond = inside - self._ours_at(running.at_ns)
+            hidden = max(0.0, -beyond)
+            self._foreign = Signal(max(0.0, beyond), running.at_ns)
         capacity = self.load.kv_capacity_tokens
         if capacity is not None:
             self.window.tokens = min(self.window.tokens, capacity.value)
         if load.waiting is not None and load.waiting is waiting:
-            self._adjust(waiting.value, now, told=True)
+            self._adjust(waiting.value, now, true_ns=waiting.at_ns, hidden=hidden)
 
-    def _adjust(self, queued: float, now: int, *, told: bool) -> None:
-        self.window.adjust(now, queued=queued, sequences=len(self.flights), tokens=self.tokens, told=told)
+    def _adjust(self, queued: float, now: int, *, true_ns: int | None = None, hidden: float = 0.0) -> None:
+        count = len(self.flights)
+        sequences = count if true_ns is None else self._ours_at(true_ns)
+        tokens = self.tokens * sequences // count if count else 0
+        self.window.adjust(now, queued=queued, sequences=sequences, tokens=tokens, true_ns=true_ns, hidden=hidden)
 
     def _adjust_by_waits(self, now: int) -> None:
         """Where it does not say what queues: by how much of their stay requests wait for their first byte."""
         if self._stay_ns and not belief(self.load.waiting, now):
             waits = self._wait_ns / self._stay_ns - EASY_WAIT_RATIO
-            self._adjust(len(self.flights) * max(0.0, waits), now, told=False)
+            self._adjust(len(self.flights) * max(0.0, waits), now)
 
     def foreign(self, now: int) -> float:
         """Sequences inside it that are not ours, as far as is believed."""

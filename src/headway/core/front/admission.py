@@ -81,8 +81,15 @@ class Admission:
         self.claimed_tokens = 0  # of KV, at worst
         self._drain = _DrainRate()
 
-    def reserve(self, requests: ReadOnlySequence[Request], now: int) -> list[Reservation]:
-        """A hold for each of `requests` of one call, or for none of them.
+    def crowded(self, count: int, prompt_tokens: int) -> bool:
+        """Is the waiting room too full for so much more?"""
+        by_tokens = self.waiting > 0 and self.waiting_tokens + prompt_tokens > self.limits.max_waiting_tokens
+        return by_tokens or self.waiting + count > self.limits.max_waiting
+
+    def reserve(
+        self, requests: ReadOnlySequence[Request], now: int, *, leaving: ReadOnlySequence[Request] = ()
+    ) -> list[Reservation]:
+        """A hold for each of `requests` of one call, or for none of them. `leaving` will then give up theirs.
 
         Raises `InvalidRequest` for what can never be let in, and what it is that is short for what cannot be now.
         """
@@ -95,16 +102,17 @@ class Admission:
                 "(--max-waiting). Ask for fewer in one call.",
                 param="n",
             )
-        self.check_waiting(count)
+        self.check_waiting(count - len(leaving))
         tokens = sum([request.prompt_tokens for request in requests])
+        freed_tokens = sum([request.prompt_tokens for request in leaving])
         # An empty waiting room takes any call whose prompts fit the model: a limit must never make one impossible.
-        if self.waiting and self.waiting_tokens + tokens > limits.max_waiting_tokens:
+        if self.waiting and self.waiting_tokens - freed_tokens + tokens > limits.max_waiting_tokens:
             raise QueueFull(
                 f"{self.waiting_tokens} prompt tokens are waiting; with {tokens} more the limit of "
                 f"{limits.max_waiting_tokens} (--max-waiting-tokens) would be passed.",
                 retry_after_s=self.retry_after_s(),
             )
-        self._check_kv(total_tokens)
+        self._check_kv(total_tokens - sum([request.total_tokens for request in leaving]))
         # Last, since it is what takes: the samples of one call are one request a minute.
         amounts = [Amounts(1, int(number == 0), request.total_tokens) for number, request in enumerate(requests)]
         leases = self.ledger.take(requests[0].tenant, amounts, now)

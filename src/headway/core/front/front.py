@@ -15,7 +15,7 @@ from dataclasses import dataclass
 
 from headway.core.alarms import Alarms
 from headway.core.decisions import Decision, Kind, Listener, submitted
-from headway.core.errors import Draining, Expired, HeadwayError, InvalidRequest, Refused, WorkerLost
+from headway.core.errors import Draining, HeadwayError, InvalidRequest, Refused, WorkerLost
 from headway.core.fairness import Fairness
 from headway.core.fleet.fleet import Dispatch, Fleet
 from headway.core.fleet.routing import Choice
@@ -26,6 +26,7 @@ from headway.core.front.ledger import Ledger
 from headway.core.front.overload import Overload
 from headway.core.front.promises import Promises, expired, unreachable
 from headway.core.front.replicas import ANY_NUMBER, ReplicaLimits
+from headway.core.front.room import gave_way, who_gives_way
 from headway.core.front.tenants import Tenants
 from headway.core.front.treatment import Asked, Degradation, Treatment
 from headway.core.lanes import ONE_LANE, Accepts, Fit, LaneLimits, Lanes
@@ -42,10 +43,10 @@ NOTHING = Usage(0, 0)
 
 @dataclass(frozen=True, slots=True)
 class Expire:
-    """The request waited too long; tell its owner."""
+    """The request waited too long, or had to give its place to another tenant's; tell its owner."""
 
     request: Request
-    error: Expired
+    error: Refused
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,8 +84,8 @@ class Front:
         self.limits = limits
         self.fairness = Fairness(self.tenants.weight, apart=policy.by_tenant)
         self.lanes = Lanes(limits.lanes, max_overtakes=policy.max_overtakes, fairness=self.fairness, listener=listener)
-        self.fleet = Fleet(listener)
-        self.overload = Overload(degradation or Degradation(), limits.replicas)
+        self.fleet = Fleet(listener, self.tenants.weight)
+        self.overload = Overload(degradation or Degradation(), limits.replicas, listener)
         self.remote = remote
         self.draining = False
         self.closed = ""  # why nobody is let in at the moment; empty when open
@@ -95,6 +96,7 @@ class Front:
         self._promises = Promises(limits.queue_timeout_ns, limits.age_bound_ns, model, policy, first_token_ns)
         self._reservations: dict[RequestId, Reservation] = {}
         self._give_up = Alarms()
+        self._gave_way: dict[RequestId, Expire] = {}  # their owners have not been told
 
     # -- at the door -----------------------------------------------------------------------------------------------
 
@@ -112,10 +114,7 @@ class Front:
         return treatment
 
     def submit(self, request: Request, now: int) -> None:
-        """Let `request` into the waiting room, or raise the `HeadwayError` that says why not.
-
-        A request that raised was never inside: nothing is to be settled for it.
-        """
+        """Let `request` into the waiting room, or raise the `HeadwayError` that says why not: it was never inside."""
         self.submit_all([request], now)
 
     def submit_all(self, requests: ReadOnlySequence[Request], now: int) -> None:
@@ -139,7 +138,14 @@ class Front:
             self._check(request, now)
             self._promises.stamp(request, now)
             self._check_ttft(request, now)
-        return self.admission.reserve(requests, now)
+        leaving = who_gives_way(requests[0].tenant, requests, self.lanes, self.admission)
+        reservations = self.admission.reserve(requests, now, leaving=leaving)
+        for other in leaving:
+            self._leave_waiting(other, State.EXPIRED, now)
+            self._gave_way[other.id] = Expire(other, gave_way(self.admission.retry_after_s()))
+            self.refused["queue_full"] = self.refused.get("queue_full", 0) + 1
+            self._decided(now, "displace", other.id, f"by {requests[0].id}")
+        return reservations
 
     def _admit(self, reservation: Reservation, now: int) -> None:
         request = reservation.request
@@ -148,13 +154,15 @@ class Front:
         if self._listener is not None:
             self._listener(submitted(request, self.lanes.lane_of(request), now))
         self.lanes.add(request, now)
+        self.fleet.shares.came(request.tenant, now)
         self._wait(request)
 
-    def check_door(self, now: int) -> None:
-        """Raise what `submit` would raise for any request at all: so that a refusal comes before its text is read."""
+    def check_door(self, now: int, tenant: str = "") -> None:
+        """Raise what `submit` would raise for any request of `tenant`, so that a refusal comes before it is read."""
         try:
             self._check_open()
-            self.admission.check_waiting()
+            if not who_gives_way(tenant, (), self.lanes, self.admission):
+                self.admission.check_waiting()
         except HeadwayError as refusal:
             self._count_refusal(refusal, "", now, None)
             raise
@@ -281,30 +289,26 @@ class Front:
         `kv_used_ratio` is an own engine's (the fleet's is known), `slo_met_ratio` of the requests that ended lately.
         """
         known = [ratio for ratio in (kv_used_ratio, self.fleet.kv_used_ratio(now)) if ratio is not None]
-        pressure = self.overload.pressure(self.admission, now, max(known, default=None), slo_met_ratio)
-        changes = self._tell(self.ladder.step(pressure, now), now)
-        if self.remote and self.overload.resize(now, up=self.fleet.up(now), busy=self.fleet.busy()):
-            self._decided(now, "replicas", "", str(self.overload.replicas.desired), up=self.overload.replicas.up)
+        kv_used_ratio = max(known, default=None)
+        changes = self.overload.adapt(self.admission, now, kv_used_ratio=kv_used_ratio, slo_met_ratio=slo_met_ratio)
+        if self.remote:
+            self.overload.resize(self.fleet, now)
         return changes
 
     def set_levels(self, modes: Mapping[Level, Mode], now: int) -> list[LevelChange]:
         """Pin levels on or off, or leave them to the load again."""
-        return self._tell(self.ladder.set_modes(modes), now)
+        return self.overload.set_levels(modes, now)
 
     @property
     def ladder(self) -> Ladder:
         return self.overload.ladder
 
-    def _tell(self, changes: list[LevelChange], now: int) -> list[LevelChange]:
-        for change in changes:
-            why = f"{change.level.name.lower()}: {'on' if change.active else 'off'}"
-            self._decided(now, "ladder", "", why, height=change.height)
-        return changes
-
     # -- leaving ---------------------------------------------------------------------------------------------------
 
     def cancel(self, request_id: RequestId, now: int) -> bool:
         """Take a waiting request out. False when it does not wait here: its engine must be told instead."""
+        if self._gave_way.pop(request_id, None) is not None:
+            return True
         reservation = self._reservations.get(request_id)
         if reservation is None or not reservation.waiting:
             return False
@@ -344,19 +348,17 @@ class Front:
 
     def expires(self, now: int) -> bool:
         """May `expire` have somebody to turn away at `now`? Cheap, and wrong at most about those who left already."""
-        return self._give_up.may_be_due(now)
+        return bool(self._gave_way) or self._give_up.may_be_due(now)
 
     def expire(self, now: int) -> list[Expire]:
-        """Those who have waited too long by `now`. They are out of the waiting room when this returns."""
-        return [self._expire(self._reservations[request_id].request, now) for request_id in self._give_up.due(now)]
+        """Those who gave way, or have waited too long by `now`. They are out of the waiting room when this returns."""
+        gave_way, self._gave_way = self._gave_way, {}
+        return [*gave_way.values(), *(self._expire(request_id, now) for request_id in self._give_up.due(now))]
 
     def predicted_ttft_ns(self, request: Request, now: int) -> float:
-        """How long until a first token: the prompts that stand before it, at the rate they drain, and its own."""
-        ahead = self.lanes.tokens_before(request, now)
-        rate = self.admission.drain_tokens_per_ns
-        prefill_ns = self._promises.prefill_ns
-        wait_ns = ahead / rate if rate else prefill_ns(ahead) if ahead else 0.0
-        return wait_ns + prefill_ns(request.prompt_tokens)
+        """How long until a first token of `request`, if it came now."""
+        ahead_tokens = self.lanes.tokens_before(request, now)
+        return self._promises.predicted_ttft_ns(request, ahead_tokens, self.admission.drain_tokens_per_ns)
 
     @property
     def not_ready_reason(self) -> str:
@@ -382,10 +384,7 @@ class Front:
 
     def _check_ttft(self, request: Request, now: int) -> None:
         limit_ns = request.slo.ttft_limit_ns
-        if not limit_ns:
-            return
-        predicted_ns = self.predicted_ttft_ns(request, now)
-        if predicted_ns > limit_ns:
+        if limit_ns and (predicted_ns := self.predicted_ttft_ns(request, now)) > limit_ns:
             raise unreachable(predicted_ns, limit_ns, self.admission.retry_after_s())
 
     def _wait(self, request: Request) -> None:
@@ -393,7 +392,8 @@ class Front:
         if (at_ns := self._promises.gives_up_at_ns(request)) is not None:
             self._give_up.set(request.id, at_ns)
 
-    def _expire(self, request: Request, now: int) -> Expire:
+    def _expire(self, request_id: RequestId, now: int) -> Expire:
+        request = self._reservations[request_id].request
         self._leave_waiting(request, State.EXPIRED, now)
         waited_ns = now - request.arrival_ns
         self._decided(now, "expire", request.id, waited_ns=waited_ns)

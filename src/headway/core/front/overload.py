@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
+from headway.core.decisions import Decision, Listener
+from headway.core.fleet.fleet import Fleet
 from headway.core.front.admission import Admission
-from headway.core.front.ladder import Ladder, Level, Pressure
+from headway.core.front.ladder import Ladder, Level, LevelChange, Mode, Pressure
 from headway.core.front.replicas import ANY_NUMBER, ReplicaLimits, Replicas
 from headway.core.front.tenants import TenantLimits
 from headway.core.front.treatment import Asked, Degradation, Treatment, treat
@@ -92,35 +96,53 @@ class PromisesKept:
 class Overload:
     """One front's. `degradation` says what each level does."""
 
-    def __init__(self, degradation: Degradation, replicas: ReplicaLimits = ANY_NUMBER) -> None:
+    def __init__(
+        self, degradation: Degradation, replicas: ReplicaLimits = ANY_NUMBER, listener: Listener | None = None
+    ) -> None:
         self.degradation = degradation
         self.replicas = Replicas(replicas)
         self.ladder = Ladder()
         self.demand = Demand()
+        self._listener = listener
 
     def treat(self, asked: Asked, limits: TenantLimits, admission: Admission) -> Treatment:
         """What becomes of a request at the door. Raises what `treatment.treat` raises."""
         most = admission.limits.max_model_len
         return treat(asked, self.ladder, self.degradation, limits, most, retry_after_s=admission.retry_after_s)
 
-    def pressure(
-        self, admission: Admission, now: int, kv_used_ratio: float | None, slo_met_ratio: float | None
-    ) -> Pressure:
+    def adapt(
+        self, admission: Admission, now: int, *, kv_used_ratio: float | None, slo_met_ratio: float | None
+    ) -> list[LevelChange]:
+        """Let the ladder follow the load."""
         limits = admission.limits
         by_count = admission.waiting / limits.max_waiting
         by_tokens = admission.waiting_tokens / limits.max_waiting_tokens
         demand_ratio = self.demand.ratio(now, admission.drain_tokens_per_ns)
-        return Pressure(max(by_count, by_tokens), kv_used_ratio, slo_met_ratio, demand_ratio)
+        pressure = Pressure(max(by_count, by_tokens), kv_used_ratio, slo_met_ratio, demand_ratio)
+        return self._tell(self.ladder.step(pressure, now), now)
 
-    def resize(self, now: int, *, up: int, busy: float) -> bool:
-        """After the ladder was stepped: how many workers there should be. True when that has changed."""
-        ladder = self.ladder
+    def set_levels(self, modes: Mapping[Level, Mode], now: int) -> list[LevelChange]:
+        """Pin levels on or off, or leave them to the load again."""
+        return self._tell(self.ladder.set_modes(modes), now)
+
+    def resize(self, fleet: Fleet, now: int) -> None:
+        """After the ladder was stepped: how many workers there should be."""
+        ladder, replicas = self.ladder, self.replicas
         last = Level.SHORTEN_CONTEXT
-        return self.replicas.look(
+        changed = replicas.look(
             now,
-            up=up,
-            busy=busy,
+            up=fleet.up(now),
+            busy=fleet.busy(),
             demand_ratio=ladder.pressure.demand_ratio,
             calm=not ladder.height,
             overloaded=ladder.height >= last and ladder.active(last),
         )
+        if changed and self._listener is not None:
+            self._listener(Decision(now, "replicas", "", str(replicas.desired), {"up": replicas.up}))
+
+    def _tell(self, changes: list[LevelChange], now: int) -> list[LevelChange]:
+        if self._listener is not None:
+            for change in changes:
+                why = f"{change.level.name.lower()}: {'on' if change.active else 'off'}"
+                self._listener(Decision(now, "ladder", "", why, {"height": change.height}))
+        return changes

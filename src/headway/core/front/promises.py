@@ -43,6 +43,14 @@ class Promises:
             return self._first_token_ns(tokens)
         return self._model.coefficients.prefill_ns(0, round(tokens))
 
+    def predicted_ttft_ns(self, request: Request, ahead_tokens: float, drain_tokens_per_ns: float) -> float:
+        """The prompts that stand before it, at the rate they drain (0 is unknown), and its own."""
+        if drain_tokens_per_ns:
+            wait_ns = ahead_tokens / drain_tokens_per_ns
+        else:
+            wait_ns = self.prefill_ns(ahead_tokens) if ahead_tokens else 0.0
+        return wait_ns + self.prefill_ns(request.prompt_tokens)
+
     def stamp(self, request: Request, now: int) -> None:
         """Write down what its place in the order follows from."""
         request.arrival_ns = now

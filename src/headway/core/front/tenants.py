@@ -58,11 +58,11 @@ class Tenants:
 
     def set(self, default: TenantLimits, overrides: Mapping[str, TenantLimits]) -> None:
         """Change limits. What was granted under the old ones stays granted."""
-        self._default = default
-        self._overrides = dict(overrides)
+        self.default = default
+        self.overrides = dict(overrides)
 
     def of(self, tenant: str) -> TenantLimits:
-        return self._overrides.get(tenant, self._default)
+        return self.overrides.get(tenant, self.default)
 
     def weight(self, tenant: str) -> float:
         return self.of(tenant).weight

@@ -148,16 +148,17 @@ class SchedulerBase(ABC):
         if result.failed:
             events.append(self._end(seq, State.FAILED, now, error=EngineFailed(result.failed, code="row_failed")))
             return
-        if not seq.times.first_token_ns:
-            seq.times.first_token_ns = now
-        if seq.request.state is State.PREFILL:
-            seq.request.state = move(seq.request.state, State.DECODE)
-        seq.tokens += result.tokens
+        request, drawn = seq.request, result.tokens
+        if request.state is State.PREFILL:
+            request.state = move(request.state, State.DECODE)
+            if not seq.times.first_token_ns:
+                seq.times.first_token_ns = now
+        seq.tokens += drawn
         # Of several tokens, all but the last were fed as well.
-        seq.computed += len(row.tokens) + len(result.tokens) - 1
-        if seq.computed // self.pool.block_size > seq.table.published:
-            self.pool.publish(seq.table, seq.tokens, seq.computed)
-        events.append(Produced(seq.request, result.tokens, result.logprobs))
+        computed = seq.computed = seq.computed + len(row.tokens) + len(drawn) - 1
+        if computed >= (seq.table.published + 1) * self.pool.block_size:
+            self.pool.publish(seq.table, seq.tokens, computed)
+        events.append(Produced(request, drawn, result.logprobs))
         if result.ended is not None:
             events.append(self._end(seq, State.FINISHED, now, reason=result.ended))
 

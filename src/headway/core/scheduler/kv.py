@@ -12,17 +12,24 @@ until its room is needed; the one unused for longest goes first (LRU), the end o
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Hashable, Sequence
+from collections.abc import Hashable, Iterator, Sequence
 from dataclasses import dataclass, field
+from typing import NamedTuple
+
+from headway.core.spans import Spans
 
 Scope = Hashable
 
 
-@dataclass(frozen=True, slots=True)
-class _Chain:
+class _Chain(NamedTuple):
     """Where a block stands: a scope's root, or a number given to one block's content and never used again."""
 
     id: Hashable
+
+
+# A block's place and content: the chain before it, and its tokens. And what has to be known to undo its eviction.
+Key = tuple[Hashable, Hashable]
+Evicted = tuple[Key, Hashable]
 
 
 @dataclass(slots=True, eq=False)
@@ -32,7 +39,7 @@ class Table:
     scope: Scope = ""
     blocks: list[int] = field(default_factory=list)
     published: int = 0  # leading blocks that are in the cache, as themselves or as a twin
-    chain: _Chain | None = None  # of the last published block
+    chain: Hashable = None  # of the last published block
 
 
 @dataclass(slots=True)
@@ -57,10 +64,13 @@ class KvPool:
         # A stack: the block freed last is the likeliest to be in a processor cache still.
         self._empty = list(range(num_blocks - 1, -1, -1))
         self._references = [0] * num_blocks
-        self._entries: dict[tuple[_Chain, tuple[int, ...]], _Entry] = {}  # by chain before, and own tokens
-        self._entry_of: list[_Entry | None] = [None] * num_blocks
+        self._entries: dict[Key, int] = {}  # the cached blocks
+        self._key_of: list[Key | None] = [None] * num_blocks  # None: not cached
+        self._chain_of: list[Hashable] = [None] * num_blocks  # of what a cached block holds: what continues it has it
         self._idle: OrderedDict[int, None] = OrderedDict()  # cached, held by no table; least recently used first
         self._next_chain = 0
+        self._changes = 0  # of what is cached
+        self._looked_up: tuple[Sequence[int], int, Scope, int, list[int]] | None = None  # see `_find`
 
     @property
     def free_blocks(self) -> int:
@@ -86,12 +96,12 @@ class KvPool:
 
     def cached(self, tokens: Sequence[int], scope: Scope) -> tuple[int, int]:
         """How many blocks of the beginning of `tokens` are cached, and how many of them no table holds."""
-        entries = self._find(tokens, scope)
-        return len(entries), sum(1 for entry in entries if not self._references[entry.block])
+        found, references = self._find(tokens, scope), self._references
+        return len(found), sum([1 for block in found if not references[block]])
 
     def freed_by(self, table: Table, tokens: Sequence[int], scope: Scope) -> int:
         """How many blocks releasing `table` would free, beside those that `tokens` would begin with anyway."""
-        found = {entry.block for entry in self._find(tokens, scope)}
+        found = set(self._find(tokens, scope))
         return sum(1 for block in table.blocks if self._references[block] == 1 and block not in found)
 
     def match(self, table: Table, tokens: Sequence[int]) -> int:
@@ -100,17 +110,18 @@ class KvPool:
         At least one token is left to compute: without it there would be nothing to sample from.
         """
         assert not table.blocks, "a prefix can only begin a table"
-        entries = self._find(tokens, table.scope)
-        for entry in entries:
-            if not self._references[entry.block]:
-                del self._idle[entry.block]
-            self._references[entry.block] += 1
-            table.blocks.append(entry.block)
-            table.chain = entry.chain
-        table.published = len(entries)
+        found = self._find(tokens, table.scope)
+        references, idle = self._references, self._idle
+        for block in found:
+            if not references[block]:
+                del idle[block]
+            references[block] += 1
+        table.blocks += found
+        table.chain = self._chain_of[found[-1]] if found else None
+        table.published = len(found)
         self.counters.looked_up_tokens += len(tokens)
-        self.counters.hit_tokens += len(entries) * self.block_size
-        return len(entries) * self.block_size
+        self.counters.hit_tokens += len(found) * self.block_size
+        return len(found) * self.block_size
 
     def grow(self, table: Table, tokens: int) -> bool:
         """Extend `table` until it holds `tokens` tokens. All or nothing: False leaves everything as it was."""
@@ -119,14 +130,29 @@ class KvPool:
             return True
         if missing > self.free_blocks:
             return False
-        for _ in range(missing):
-            self.extend(table)
+        if empty := min(missing, len(self._empty)):
+            taken = self._empty[: -empty - 1 : -1]
+            del self._empty[-empty:]
+        else:
+            taken = []
+        if missing > empty:
+            taken += self._evict(missing - empty)
+        table.blocks += taken
+        for block in taken:
+            self._references[block] = 1
         return True
 
     def extend(self, table: Table) -> Evicted | None:
         """One more block for `table`; there must be a free one. Returns what was evicted for it, for `retract`."""
-        evicted = None if self._empty else self._entry_of[next(iter(self._idle))]
-        block = self._empty.pop() if self._empty else self._evict()
+        evicted: Evicted | None = None
+        if self._empty:
+            block = self._empty.pop()
+        else:
+            oldest = next(iter(self._idle))
+            key = self._key_of[oldest]
+            assert key is not None
+            evicted = key, self._chain_of[oldest]
+            [block] = self._evict(1)
         self._references[block] = 1
         table.blocks.append(block)
         return evicted
@@ -138,7 +164,10 @@ class KvPool:
         if evicted is None:
             self._empty.append(block)
             return
-        self._entries[evicted.key] = self._entry_of[block] = evicted
+        self._changes += 1
+        key, self._chain_of[block] = evicted
+        self._key_of[block] = key
+        self._entries[key] = block
         self._idle[block] = None
         self._idle.move_to_end(block, last=False)
         self.counters.evictions -= 1
@@ -148,25 +177,34 @@ class KvPool:
 
         A block whose content another block already holds stays private: both are right, and one is enough.
         """
-        size = self.block_size
-        while self.prefix_cache and (table.published + 1) * size <= computed:
-            start = table.published * size
-            key = (table.chain or _Chain(("root", table.scope)), tuple(tokens[start : start + size]))
-            entry = self._entries.get(key)
-            if entry is None:
+        size, entries, blocks = self.block_size, self._entries, table.blocks
+        key_of, chain_of = self._key_of, self._chain_of
+        full = computed // size
+        if not self.prefix_cache or full <= table.published:
+            return
+        chain = table.chain if table.chain is not None else _Chain(("root", table.scope))
+        for number, content in enumerate(contents(tokens, table.published, full, size), table.published):
+            key = (chain, content)
+            block = entries.get(key)
+            if block is None:
+                block = blocks[number]
                 self._next_chain += 1
-                entry = _Entry(key, table.blocks[table.published], _Chain(self._next_chain))
-                self._entries[key] = self._entry_of[entry.block] = entry
-            table.chain = entry.chain
-            table.published += 1
+                self._changes += 1
+                entries[key] = block
+                key_of[block] = key
+                chain_of[block] = self._next_chain
+            chain = chain_of[block]
+        table.chain = chain
+        table.published = full
 
     def release(self, table: Table) -> None:
         """Take every block of `table` back and empty it. Cached blocks can still be found until they are needed."""
+        references, key_of = self._references, self._key_of
         for block in reversed(table.blocks):  # so that the end of a prefix is evicted before its beginning
-            self._references[block] -= 1
-            if self._references[block]:
+            references[block] -= 1
+            if references[block]:
                 continue
-            if self._entry_of[block] is None:
+            if key_of[block] is None:
                 self._empty.append(block)
             else:
                 self._idle[block] = None
@@ -177,40 +215,47 @@ class KvPool:
     def forget(self) -> None:
         """The memory is gone: nothing cached can be found any more. No table may hold a block."""
         assert not self.used_blocks, "forget() while tables hold blocks"
-        while self._idle:
-            self._empty.append(self._evict())
+        self._empty += self._evict(len(self._idle))
 
-    def _find(self, tokens: Sequence[int], scope: Scope) -> list[_Entry]:
-        found: list[_Entry] = []
+    def _find(self, tokens: Sequence[int], scope: Scope) -> list[int]:
+        """The cached blocks that `tokens` begin with; nobody may change what is returned.
+
+        Whoever starts something asks several times in a row, and whoever finds no room asks again at every step: what
+        was found last holds as long as nothing else is cached.
+        """
+        last, length = self._looked_up, len(tokens)
+        if last is not None and last[0] is tokens and last[1:4] == (length, scope, self._changes):
+            return last[4]
+        found: list[int] = []
         if not self.prefix_cache:
             return found
-        chain = _Chain(("root", scope))
-        size = self.block_size
-        for start in range(0, (len(tokens) - 1) // size * size, size):
-            entry = self._entries.get((chain, tuple(tokens[start : start + size])))
-            if entry is None:
+        chain: Hashable = _Chain(("root", scope))
+        entries, chain_of = self._entries, self._chain_of
+        for content in contents(tokens, 0, (len(tokens) - 1) // self.block_size, self.block_size):
+            block = entries.get((chain, content))
+            if block is None:
                 break
-            found.append(entry)
-            chain = entry.chain
+            found.append(block)
+            chain = chain_of[block]
+        self._looked_up = tokens, length, scope, self._changes, found
         return found
 
-    def _evict(self) -> int:
-        block, _ = self._idle.popitem(last=False)
-        entry = self._entry_of[block]
-        assert entry is not None
-        del self._entries[entry.key]
-        self._entry_of[block] = None
-        self.counters.evictions += 1
-        return block
+    def _evict(self, count: int) -> list[int]:
+        """The blocks that were unused for longest; what they held is forgotten."""
+        idle, key_of = self._idle, self._key_of
+        evicted = [idle.popitem(last=False)[0] for _ in range(count)]
+        for block in evicted:
+            key = key_of[block]
+            assert key is not None
+            del self._entries[key]
+            key_of[block] = None
+        self._changes += count
+        self.counters.evictions += count
+        return evicted
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class _Entry:
-    """A cached block: what it holds and what it continues (`key`), and the chain that continues it."""
-
-    key: tuple[_Chain, tuple[int, ...]]
-    block: int
-    chain: _Chain
-
-
-Evicted = _Entry
+def contents(tokens: Sequence[int], first: int, end: int, size: int) -> Iterator[Hashable]:
+    """What the blocks `first` to `end` of `tokens` hold, each as something to compare."""
+    if isinstance(tokens, Spans):
+        return tokens.blocks(first, end, size)
+    return (tuple(tokens[start : start + size]) for start in range(first * size, end * size, size))

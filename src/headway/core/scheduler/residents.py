@@ -122,7 +122,9 @@ class Residents:
     def _enter(self, seq: Sequence, *, commit: bool) -> None:
         # By age: a readmitted sequence is older than those that started while it was out.
         self.running.insert(_place(self.running, seq), seq)
-        seq.computed = self.pool.match(seq.table, seq.tokens)
+        # The prompt itself, as long as that is all: the pool remembers what it found of it a moment ago.
+        tokens = seq.tokens if seq.output_tokens else seq.request.prompt
+        seq.computed = self.pool.match(seq.table, tokens)
         if commit:
             seq.committed = True
             self.set_aside_blocks += self._unused(seq)

@@ -56,28 +56,26 @@ class Scheduler(SchedulerBase):
         draft = Draft(now, max(self.limits.max_num_batched_tokens, len(self.running)))
         if self.policy.decode_first:
             self._seat_priorities(draft)
-            block_size = self.pool.block_size
             for seq in self.running[:]:
-                if seq.request.state is not State.DECODE:
-                    continue
-                held = len(seq.table.blocks) * block_size
-                if len(seq.tokens) <= held or self._make_room(seq, len(seq.tokens), draft):
-                    draft.add_decode(seq)
+                if seq.request.state is State.DECODE:
+                    self._feed_decode(seq, draft)
             self._pace(draft)
             self._feed_prompts(draft)
-            if most_steps > 1:
-                self._leap(draft, most_steps)
         else:
             self._feed_in_order(draft)
         if not draft.rows:
             return None
+        if most_steps > 1:
+            self._leap(draft, most_steps)
         return self._take_off(draft)
 
     # -- decode --------------------------------------------------------------------------------------------------
 
     def _feed_decode(self, seq: Sequence, draft: Draft) -> None:
-        if seq.request.state is State.DECODE and self._make_room(seq, len(seq.tokens), draft):
-            draft.add(seq, seq.remaining, samples=True)
+        """If its KV holds another token, or can be made to."""
+        tokens = len(seq.tokens)
+        if tokens <= len(seq.table.blocks) * self.pool.block_size or self._make_room(seq, tokens, draft):
+            draft.add_decode(seq)
 
     def _make_room(self, seq: Sequence, tokens: int, draft: Draft) -> bool:
         """Blocks for `tokens` tokens of a running sequence, from a victim if need be. False when it was the victim."""
@@ -279,7 +277,7 @@ class Scheduler(SchedulerBase):
         """Would one more stream push the decode step over the ITL that those who stream were promised?"""
         if not self.policy.paced or not self.running:
             return False
-        promises = [seq.request.slo.itl_ns for seq in self.running if seq.request.slo.itl_ns]
+        promises = [itl_ns for seq in self.running if (itl_ns := seq.request.slo.itl_ns)]
         if request.slo.itl_ns:
             promises.append(request.slo.itl_ns)
         if not promises:

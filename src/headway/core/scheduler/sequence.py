@@ -8,6 +8,7 @@ from headway.core.errors import HeadwayError
 from headway.core.request import Reason, Request, State, Times, Usage
 from headway.core.scheduler.kv import Table
 from headway.core.scheduler.step import TokenLogprob
+from headway.core.spans import tokens_of
 
 
 class Sequence:
@@ -31,7 +32,7 @@ class Sequence:
     def __init__(self, handle: int, request: Request, now: int) -> None:
         self.handle = handle  # in order of start
         self.request = request
-        self.tokens = list(request.prompt)  # prompt, then output
+        self.tokens = tokens_of(request.prompt)  # prompt, then output
         self.computed = 0  # tokens whose KV is resident
         self.table = Table(scope=request.cache_scope)
         self.cached_tokens = 0  # of the prompt, found in the prefix cache at the first start

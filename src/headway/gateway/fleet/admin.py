@@ -148,7 +148,7 @@ def _says(state: WorkerState, now: int) -> dict[str, Any]:
 
 
 def _ladder(service: FleetService) -> dict[str, Any]:
-    ladder = service.front.ladder
+    ladder = service.driver.decider.ladder
     return {
         "height": ladder.height,
         "pressure": ladder.pressure.height,

@@ -37,7 +37,9 @@ async def admit(
     """Count and treat a call; `kept`: it comes from the store. Raises the `HeadwayError` with which it is refused."""
     batch = kept or scan.batch
     tokens = await _counted(service, scan)
-    treatment = _treated(service, scan, tenant, request_id, tokens, optional=bool(scan.optional), batch=batch)
+    treatment = _treated(
+        service, scan, tenant, request_id, tokens, optional=bool(scan.optional), batch=batch, again=kept
+    )
     degraded, fields, said = treatment.degraded, {}, scan
     if treatment.drop_optional:
         fields = drop_optional(scan)
@@ -75,7 +77,15 @@ async def admit(
 
 
 def _treated(
-    service: FleetService, scan: Scan, tenant: str, request_id: str, tokens: int, *, optional: bool, batch: bool
+    service: FleetService,
+    scan: Scan,
+    tenant: str,
+    request_id: str,
+    tokens: int,
+    *,
+    optional: bool,
+    batch: bool,
+    again: bool = True,
 ) -> Treatment:
     asked = Asked(
         id=request_id,
@@ -86,7 +96,7 @@ def _treated(
         batch=batch,
         optional=optional,
     )
-    return service.front.treat(asked, service.driver.clock())
+    return service.driver.treat(asked, again=again)
 
 
 async def _counted(service: FleetService, scan: Scan) -> int:

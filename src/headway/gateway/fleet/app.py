@@ -8,11 +8,15 @@ from aiohttp import web
 
 from headway.gateway import inform as own
 from headway.gateway.app import installed_version
+from headway.gateway.dashboard import DASHBOARD_ROUTES, add_dashboard
+from headway.gateway.dashboard.fleet import FleetSource
 from headway.gateway.edge import add_headers, edge
 from headway.gateway.fleet import admin, forward, inform
 from headway.gateway.fleet.headers import add_fleet_headers
+from headway.gateway.fleet.outcomes import count_fleet_call
 from headway.gateway.fleet.passage import pass_on
 from headway.gateway.fleet.service import FLEET, FleetService
+from headway.gateway.observe import OVER
 from headway.gateway.service import EDGE
 from headway.wire import limits
 from headway.wire.responses import Index
@@ -23,7 +27,7 @@ ROUTES = (
     ("GET", "/v1/models", inform.models),
     ("GET", "/v1/models/{model:.+}", inform.model),  # a Hugging Face id has a slash in it
     ("GET", "/v1/requests/{request}", inform.story),
-    ("GET", "/", own.index),
+    *DASHBOARD_ROUTES,
     ("GET", "/version", own.version),
     ("GET", "/health", inform.health),
     ("GET", "/ping", inform.health),
@@ -52,6 +56,7 @@ def create_fleet_app(
     app = web.Application(middlewares=[edge], client_max_size=limits.MAX_BODY_BYTES)
     app[EDGE] = service
     app[FLEET] = service
+    app[OVER] = count_fleet_call
     app[own.STARTED_S] = own.started_s()
     passed_on = [f"{method} /v1/…" for method in PASSED_ON]
     app[own.INDEX] = Index(
@@ -63,6 +68,7 @@ def create_fleet_app(
         add_routes(app)
     for method in PASSED_ON:
         app.router.add_route(method, "/v1/{rest:.+}", pass_on)
+    add_dashboard(app, FleetSource(service))
     app.on_response_prepare.append(add_headers)
     app.on_response_prepare.append(add_fleet_headers)
     app.cleanup_ctx.append(_lifetime)

@@ -20,9 +20,11 @@ from headway.core.front.admission import AdmissionLimits
 from headway.core.front.front import NOTHING, Front, FrontLimits
 from headway.core.front.ladder import Level, LevelChange, Mode
 from headway.core.front.overload import PromisesKept
-from headway.core.front.treatment import Degradation
+from headway.core.front.tenants import TenantLimits
+from headway.core.front.treatment import Asked, Degradation, Treatment
 from headway.core.request import Request, RequestId, State, Usage
 from headway.engine.journal import Journal
+from headway.gateway.fleet.stimuli import submitted, treated
 from headway.workers.quota import SharedQuotas
 
 log = logging.getLogger("headway.gateway")
@@ -33,6 +35,7 @@ ADAPT_EVERY_S = 0.25
 KEEP_HOUSE_EVERY_S = 1.0
 # So long may nobody be up that could serve those who wait, before they are told: a worker may come back.
 ALL_DOWN_NS = 2 * NS_PER_S
+STOPPED = "The server is stopped."
 
 
 class Place:
@@ -74,11 +77,11 @@ class Place:
         self._driver.began(self.request.id, self.sent_ns + int(stay_ns * min(0.25, 1 / (output_tokens + 1))))
 
     def finished(self, usage: Usage) -> None:
-        self._end(usage, State.FINISHED, failed=False)
+        self.end_as(usage, State.FINISHED, failed=False)
 
     def failed(self, usage: Usage, *, by_worker: bool) -> None:
         """It ended without a good answer, by the worker's fault or by its own."""
-        self._end(usage, State.FAILED, failed=by_worker)
+        self.end_as(usage, State.FAILED, failed=by_worker)
 
     def lost(self, usage: Usage, *, began: bool) -> None:
         """The worker failed it. Returns when it waits for another; raises what its owner is to hear otherwise."""
@@ -94,7 +97,8 @@ class Place:
             self._over = True
             self._driver.left(self, usage)
 
-    def _end(self, usage: Usage, end: State, *, failed: bool) -> None:
+    def end_as(self, usage: Usage, end: State, *, failed: bool) -> None:
+        """It ended in such a state; `failed`: by its worker's fault."""
         assert not self._over, "a place is left once"
         self._over = True
         self._driver.ended(self.request.id, usage, end, failed=failed)
@@ -120,6 +124,9 @@ class Place:
 class FleetDriver:
     """Everything runs on one event loop. `chores` are called about once a second."""
 
+    PLACE: type[Place] = Place
+    LEVEL_IS = "degradation level %d (%s) is %s"
+
     def __init__(
         self,
         front: Front,
@@ -141,21 +148,43 @@ class FleetDriver:
         self._tasks: list[asyncio.Task[None]] = []
         self._idle = asyncio.Event()
 
+    @property
+    def decider(self) -> Front:
+        """Whose limits, lanes and ladder are those that were asked for."""
+        return self.front
+
     # -- the requests ----------------------------------------------------------------------------------------------
 
-    def check_door(self) -> None:
-        """Raise what `enter` would raise for any request at all, before its body is read."""
+    def check_door(self, tenant: str) -> None:
+        """Raise what `enter` would raise for any request of a tenant's, before its body is read."""
         front = self.front
-        if front.admission.waiting or front.closed or front.draining:  # else there is nothing to refuse it for
-            front.check_door(self.clock())
+        if not (front.admission.waiting or front.closed or front.draining):
+            return  # there is nothing to refuse it for
+        now = self.clock()
+        try:
+            front.check_door(now, tenant)
+        except HeadwayError:
+            self._told("door", now, tenant=tenant)
+            raise
+
+    def treat(self, asked: Asked, *, again: bool = False) -> Treatment:
+        """What becomes of a call before it is let in; `again`: of what is left of it. Raises why it is refused."""
+        now = self.clock()
+        if self._decisions is not None:
+            self._told("treat", now, request=asked.id, again=again, **treated(asked))
+        return self.front.treat(asked, now)
+
+    def diverted(self, request_id: str) -> None:
+        """A call that was treated is kept for later."""
+        self._told("divert", self.clock(), request=request_id)
 
     def enter(self, request: Request) -> Place:
         """Let it in, and perhaps on to a worker at once. Raises the `HeadwayError` with which it is refused."""
         now = self.clock()
         if self._decisions is not None:
-            self._told("submit", now, requests=[_submitted(request)])
+            self._told("submit", now, requests=[submitted(request)])
         self.front.submit(request, now)
-        place = self.places[request.id] = Place(self, request)
+        place = self.places[request.id] = self.PLACE(self, request)
         self.plan()
         return place
 
@@ -175,7 +204,7 @@ class FleetDriver:
     def lost(self, request_id: RequestId, usage: Usage, *, began: bool) -> HeadwayError | None:
         now = self.clock()
         if self._decisions is not None:
-            self._told("lost", now, request=request_id, began=began)
+            self._told("lost", now, request=request_id, began=began, usage=asdict(usage))
         error = self.front.lost(request_id, now, began=began, usage=usage)
         if error is not None:
             self._forget(request_id)
@@ -241,8 +270,7 @@ class FleetDriver:
                 self._turn_away(request, error, now)
 
     def _turn_away(self, request: Request, error: HeadwayError, now: int) -> None:
-        if self._decisions is not None:
-            self._told("cancel", now, request=request.id)
+        self._told("turn_away", now, request=request.id)
         self.front.cancel(request.id, now)
         place = self.places[request.id]
         self._forget(request.id)
@@ -305,18 +333,29 @@ class FleetDriver:
         self.front.reconfigure(admission, limits, degradation)
         self.plan()
 
+    def set_tenants(self, default: TenantLimits, overrides: Mapping[str, TenantLimits]) -> None:
+        """Other limits for tenants from now on."""
+        told = {name: asdict(limits) for name, limits in overrides.items()}
+        self._told("tenants_changed", self.clock(), default_limits=asdict(default), tenants=told)
+        self.front.tenants.set(default, overrides)
+
     # -- the ladder ------------------------------------------------------------------------------------------------
 
     def set_levels(self, modes: Mapping[Level, Mode]) -> None:
         now = self.clock()
         self._told("levels", now, modes={level.name.lower(): mode.value for level, mode in modes.items()})
-        _tell(self.front.set_levels(modes, now))
+        self._tell(self.front.set_levels(modes, now))
 
     def adapt(self) -> None:
         now = self.clock()
         kept_ratio = self._kept.ratio(self.front.lanes.relegations)
         self._told("adapt", now, slo_met_ratio=kept_ratio)
-        _tell(self.front.adapt(now, slo_met_ratio=kept_ratio))
+        self._tell(self.front.adapt(now, slo_met_ratio=kept_ratio))
+
+    def _tell(self, changes: Sequence[LevelChange]) -> None:
+        for change in changes:
+            word = "entered" if change.active else "left"
+            log.warning(self.LEVEL_IS, change.level, change.level.name.lower(), word)
 
     # -- its own life ----------------------------------------------------------------------------------------------
 
@@ -328,6 +367,7 @@ class FleetDriver:
 
     async def drain(self) -> None:
         """Take nothing new, and return when everything inside has ended."""
+        self._told("drain", self.clock())
         self.front.draining = True
         while self.places:
             self._idle.clear()
@@ -335,8 +375,9 @@ class FleetDriver:
 
     async def close(self) -> None:
         """Stop. Who waits is told so; who is at a worker ends when its owner leaves."""
+        self._told("closed", self.clock(), reason=STOPPED)
         self.front.draining = True
-        self.front.closed = "The server is stopped."
+        self.front.closed = STOPPED
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
@@ -371,25 +412,3 @@ def _why_nobody(front: Front, request: Request, now: int) -> HeadwayError | None
     except HeadwayError as error:
         return error
     return None
-
-
-def _submitted(request: Request) -> dict[str, Any]:
-    """What the core knows of a request when it is submitted. Of its prompt that is a length."""
-    return {
-        "request": request.id,
-        "prompt_tokens": request.prompt_tokens,
-        "max_tokens": request.max_tokens,
-        "priority": request.priority,
-        "tenant": request.tenant,
-        "model": request.model,
-        "pool": request.pool,
-        "prefix": list(request.prefix),
-        "streams": request.streams,
-        "slo": asdict(request.slo),
-    }
-
-
-def _tell(changes: Sequence[LevelChange]) -> None:
-    for change in changes:
-        word = "entered" if change.active else "left"
-        log.warning("degradation level %d (%s) is %s", change.level, change.level.name.lower(), word)

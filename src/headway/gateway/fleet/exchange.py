@@ -31,6 +31,8 @@ from headway.workers.worker import Answer, Call, Head, WorkerFailed
 ELSEWHERE = frozenset({401, 403, 408, 429, 502, 503, 504})
 OVERLOADED = frozenset({429, 503})
 RETRY_OVERLOADED_S = 1.0
+# What ends a call that was let in and never sent: it waited too long, or gave its place to another tenant's.
+TURNED_AWAY = frozenset({"queue_timeout", "queue_full"})
 
 
 class Exchange:
@@ -62,6 +64,7 @@ class Exchange:
         end = "failed"
         try:
             trail.id = request[REQUEST_ID]
+            trail.lane = service.front.lanes.lane_of(asked)
             request[TRAIL] = request[TALLY] = trail
             service.trails.keep(trail)
             while True:
@@ -70,7 +73,7 @@ class Exchange:
                 if (response := await self._tried(dispatch.worker)) is not None:
                     return response
         except HeadwayError as error:
-            end = "expired" if error.code == "queue_timeout" else "failed"
+            end = "expired" if error.code in TURNED_AWAY else "failed"
             raise
         except SlowReader:
             end = "cancelled"
@@ -164,6 +167,8 @@ class Exchange:
             return None
         if status >= 500:
             self._trail.failed(f"worker_{status}")
+        else:
+            self._trail.invalid = True
         self._ended("failed", NOTHING, by_worker=status >= 500)
         if head.header(b"content-type").startswith(b"application/json"):
             return web.Response(body=body, status=status, headers=to_client(head))

@@ -2,35 +2,23 @@
 
 from __future__ import annotations
 
-from bisect import bisect_left
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Mapping
+from typing import TYPE_CHECKING
 
+import numpy as np
+
+from headway.metrics.breakdown import Calls
+from headway.metrics.histogram import Histogram
 from headway.metrics.names import DURATION_BUCKETS_S, ITL_BUCKETS_S, TTFT_BUCKETS_S
 
+if TYPE_CHECKING:
+    from headway.gateway.fleet.trail import Trail
+
 MAX_TENANTS = 1024  # that are counted by name; the rest together
-
-
-class Histogram:
-    """Counts by bucket, as Prometheus reads them; a tenth of what its own client takes for an observation."""
-
-    __slots__ = ("bounds", "counts", "sum")
-
-    def __init__(self, bounds: Sequence[float]) -> None:
-        self.bounds = tuple(bounds)
-        self.counts = [0] * (len(self.bounds) + 1)
-        self.sum = 0.0
-
-    def observe(self, value: float, times: int = 1) -> None:
-        self.counts[bisect_left(self.bounds, value)] += times
-        self.sum += value * times
-
-    def cumulative(self) -> list[tuple[str, float]]:
-        """(upper bound, observations up to it), the last one for all."""
-        total, rows = 0, []
-        for bound, count in zip((*map(str, self.bounds), "+Inf"), self.counts, strict=True):
-            total += count
-            rows.append((bound, float(total)))
-        return rows
+# Calls that are over are added up so many at a time, or when somebody reads: a call itself costs an append.
+BATCH = 512
+S_PER_NS = 1e-9
 
 
 class Figures:
@@ -39,25 +27,125 @@ class Figures:
     def __init__(self) -> None:
         self.ttft_s = Histogram(TTFT_BUCKETS_S)
         self.itl_s = Histogram(ITL_BUCKETS_S)
-        self.duration_s = Histogram(DURATION_BUCKETS_S)
-        self.network_s = Histogram(TTFT_BUCKETS_S)
-        self.tokenise_s = Histogram(TTFT_BUCKETS_S)
-        self.queue_s = Histogram(DURATION_BUCKETS_S)
-        self.worker_s = Histogram(DURATION_BUCKETS_S)
         self.gateway_s = Histogram(TTFT_BUCKETS_S)
-        self.ended: dict[str, int] = {}  # by finish reason, else by how it ended
-        self.input_tokens: dict[str, int] = {}  # by tenant
-        self.output_tokens: dict[str, int] = {}
+        self._duration_s = Histogram(DURATION_BUCKETS_S)
+        self._network_s = Histogram(TTFT_BUCKETS_S)
+        self._tokenise_s = Histogram(TTFT_BUCKETS_S)
+        self._queue_s = Histogram(DURATION_BUCKETS_S)
+        self._worker_s = Histogram(DURATION_BUCKETS_S)
+        self._calls = Calls()
+        self._prefill_tokens = 0
+        self._decoded_unseen = 0  # output tokens after each first one, of answers that came at once
+        self._ended: dict[str, int] = {}
+        self._input_tokens: dict[str, int] = {}
+        self._output_tokens: dict[str, int] = {}
+        self._over: list[Trail] = []
         self.returned = 0  # requests that went to another worker
         self.failures: dict[tuple[str, str], int] = {}  # (worker, code)
 
-    def count_tokens(self, tenant: str, input_tokens: int, output_tokens: int) -> None:
-        tenant = tenant if tenant in self.input_tokens or len(self.input_tokens) < MAX_TENANTS else "others"
-        self.input_tokens[tenant] = self.input_tokens.get(tenant, 0) + input_tokens
-        self.output_tokens[tenant] = self.output_tokens.get(tenant, 0) + output_tokens
+    # -- as it happens ---------------------------------------------------------------------------------------------
 
-    def count_end(self, how: str) -> None:
-        self.ended[how] = self.ended.get(how, 0) + 1
+    def over(self, trail: Trail) -> None:
+        """A call has ended, and told everything."""
+        self._over.append(trail)
+        if len(self._over) >= BATCH:
+            self._add_up()
 
     def count_failure(self, worker: str, code: str) -> None:
         self.failures[worker, code] = self.failures.get((worker, code), 0) + 1
+
+    def _add_up(self) -> None:
+        if not self._over:
+            return
+        trails, self._over = self._over, []
+        times = [
+            (one.arrival_ns, one.received_ns, one.ready_ns, one.sent_ns or one.ended_ns, one.ended_ns) for one in trails
+        ]
+        parts = np.diff(np.array(times, np.int64), axis=1).astype(np.float64) * S_PER_NS
+        sent = [one for one in trails if one.sent_ns]
+        was_sent = np.array([bool(one.sent_ns) for one in trails])
+        self._network_s.note_all(parts[:, 0])
+        self._tokenise_s.note_all(parts[:, 1])
+        self._queue_s.note_all(parts[was_sent, 2])
+        self._worker_s.note_all(parts[was_sent, 3])
+        self._duration_s.note_all(parts.sum(axis=1))
+        for how, count in Counter([one.state for one in trails]).items():
+            self._ended[how] = self._ended.get(how, 0) + count
+        for one in sent:
+            self._count_tokens(one)
+        for one in trails:
+            self._calls.ended(one)
+        self._calls.settle()
+        for one in trails:
+            one.counted()
+
+    def _count_tokens(self, one: Trail) -> None:
+        tenant, known = one.tenant, self._input_tokens
+        if tenant not in known and len(known) >= MAX_TENANTS:
+            tenant = "others"
+        known[tenant] = known.get(tenant, 0) + one.prompt_tokens
+        self._output_tokens[tenant] = self._output_tokens.get(tenant, 0) + one.output_tokens
+        self._prefill_tokens += one.prompt_tokens - one.cached_tokens
+        seen = one.gaps.count if one.gaps is not None else 0
+        self._decoded_unseen += max(0, one.output_tokens - 1 - seen)
+
+    # -- as it is read ---------------------------------------------------------------------------------------------
+
+    @property
+    def calls(self) -> Calls:
+        self._add_up()
+        return self._calls
+
+    @property
+    def duration_s(self) -> Histogram:
+        self._add_up()
+        return self._duration_s
+
+    @property
+    def network_s(self) -> Histogram:
+        self._add_up()
+        return self._network_s
+
+    @property
+    def tokenise_s(self) -> Histogram:
+        self._add_up()
+        return self._tokenise_s
+
+    @property
+    def queue_s(self) -> Histogram:
+        self._add_up()
+        return self._queue_s
+
+    @property
+    def worker_s(self) -> Histogram:
+        self._add_up()
+        return self._worker_s
+
+    @property
+    def ended(self) -> Mapping[str, int]:
+        """By finish reason, else by how it ended."""
+        self._add_up()
+        return self._ended
+
+    @property
+    def input_tokens(self) -> Mapping[str, int]:
+        """By tenant, of those that were sent to a worker."""
+        self._add_up()
+        return self._input_tokens
+
+    @property
+    def output_tokens(self) -> Mapping[str, int]:
+        self._add_up()
+        return self._output_tokens
+
+    @property
+    def prefill_tokens(self) -> int:
+        """Computed by the workers, as far as they say."""
+        self._add_up()
+        return self._prefill_tokens
+
+    @property
+    def decode_tokens(self) -> int:
+        """After each first one, which is its prefill's."""
+        self._add_up()
+        return self.itl_s.count + self._decoded_unseen

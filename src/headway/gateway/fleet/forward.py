@@ -33,7 +33,7 @@ async def _generate(request: web.Request, read: Read, path: str) -> web.StreamRe
     service = request.app[FLEET]
     trail = Trail(service.figures)
     caller = request[CALLER] = service.door.caller(request.headers)
-    full = _check_door(service)
+    full = _check_door(service, caller.tenant)
     slo = slo_of(request.headers, service.fleet_config.default_slo)
     body = await service.body_of(request)
     trail.received()
@@ -43,6 +43,7 @@ async def _generate(request: web.Request, read: Read, path: str) -> web.StreamRe
     try:
         admitted = await admit(service, scan, caller.tenant, slo, request[REQUEST_ID])
         if admitted.divert or full is not None:
+            service.driver.diverted(request[REQUEST_ID])
             return await _diverted(request, service, path, scan, admitted)
         call = Call(
             path=path,
@@ -61,10 +62,10 @@ async def _generate(request: web.Request, read: Read, path: str) -> web.StreamRe
         raise
 
 
-def _check_door(service: FleetService) -> QueueFull | None:
+def _check_door(service: FleetService, tenant: str) -> QueueFull | None:
     """Before the body is read: a refusal must not cost what it saves. A full queue is no reason not to keep a call."""
     try:
-        service.driver.check_door()
+        service.driver.check_door(tenant)
     except QueueFull as full:
         if service.hooks.divert is None:
             raise

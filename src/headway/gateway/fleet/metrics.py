@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 
-from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
 from prometheus_client.metrics_core import Metric as MetricFamily
 
 from headway.core.fleet.breaker import Trust
@@ -13,8 +13,11 @@ from headway.core.front.front import Front
 from headway.core.front.ladder import Level
 from headway.core.front.sharing import Mode
 from headway.gateway.fleet.driver import FleetDriver
-from headway.gateway.fleet.figures import Figures, Histogram
-from headway.metrics.names import METRICS, Metric
+from headway.gateway.fleet.figures import Figures
+from headway.gateway.fleet.shadow import ShadowingDriver
+from headway.metrics.histogram import Histogram
+from headway.metrics.names import DURATION_BUCKETS_S, GATEWAY_DIMENSIONS, METRICS, Metric
+from headway.metrics.vllm_names import Numbers
 from headway.workers.quota import SharedQuotas
 
 _WORKER = ("worker",)
@@ -33,18 +36,27 @@ _TABLE = (
     Metric("headway_worker_kv_used_ratio", "gauge", "KV in use, as it says.", _WORKER),
     Metric("headway_worker_kv_capacity_tokens", "gauge", "KV there is, as it says.", _WORKER),
     Metric("headway_worker_batch_tokens", "gauge", "Tokens of its last steps, as it says.", _WORKER),
-    Metric("headway_worker_ttft_s", "gauge", "Its own TTFT, as it says.", _WORKER),
-    Metric("headway_worker_itl_s", "gauge", "Its own ITL, as it says.", _WORKER),
+    Metric("headway_worker_own_ttft_seconds", "gauge", "Its own TTFT, as it says.", _WORKER),
+    Metric("headway_worker_own_itl_seconds", "gauge", "Its own ITL, as it says.", _WORKER),
     Metric("headway_worker_memory_headroom_ratio", "gauge", "Memory it has left, as it says.", _WORKER),
+    Metric(
+        "headway_worker_accelerator_used_ratio", "gauge", "Its busiest GPU's busy time, as its exporter says.", _WORKER
+    ),
     Metric("headway_worker_signal_age_seconds", "gauge", "Since its newest signal was true.", _WORKER),
     Metric(
         "headway_worker_failures_total", "counter", "Answers that it failed, by what was wrong.", ("worker", "code")
     ),
     Metric("headway_requests_returned_total", "counter", "Requests that were sent to another worker."),
-    Metric("headway_worker_seconds", "histogram", "Sending to the end of the answer: the worker's part of a call."),
+    Metric(
+        "headway_worker_seconds",
+        "histogram",
+        "Sending to the end of the answer: the worker's part of a call.",
+        buckets=DURATION_BUCKETS_S,
+    ),
     Metric("headway_tenant_waiting", "gauge", "Requests that wait, by tenant.", _TENANT),
-    Metric("headway_tenant_input_tokens_total", "counter", "Prompt tokens of requests that ended.", _TENANT),
-    Metric("headway_tenant_output_tokens_total", "counter", "Output tokens of requests that ended.", _TENANT),
+    Metric("headway_tenant_weight", "gauge", "Its share of the tokens, beside others' weights.", _TENANT),
+    *GATEWAY_DIMENSIONS.values(),
+    Metric("headway_ladder_level", "gauge", "How many levels of degradation the load has climbed, 0 to 6."),
     Metric("headway_ladder_level_active", "gauge", "1 while the level of degradation is in force.", ("level",)),
     Metric("headway_ladder_pressure_ratio", "gauge", "How much too much there is, 0 to 1."),
     Metric("headway_replicas", "gauge", "Workers that take requests."),
@@ -59,7 +71,17 @@ _TABLE = (
     Metric("headway_quota_losses_total", "counter", "How often the store of shared limits was lost."),
     Metric("headway_quota_exchanges_total", "counter", "Round trips to that store, by outcome.", ("outcome",)),
     Metric("headway_quota_waits_total", "counter", "Requests that waited for one."),
+    Metric(
+        "headway_shadow_decisions_total",
+        "counter",
+        "With --shadow: what would have been done: refuse, degrade, queue, expire or displace; and why.",
+        ("decision", "why"),
+    ),
+    Metric("headway_shadow_requests_waiting", "gauge", "With --shadow: requests that would be waiting."),
+    Metric("headway_shadow_ladder_level", "gauge", "With --shadow: levels of degradation that would be climbed."),
 )
+# Signals whose names have another ending here: Prometheus spells units out.
+_SECONDS = {"ttft_s": "own_ttft_seconds", "itl_s": "own_itl_seconds"}
 FLEET_METRICS: Mapping[str, Metric] = {metric.name: metric for metric in _TABLE}
 
 
@@ -78,9 +100,10 @@ class FleetCollector:
         yield from self._service(front)
         yield from self._workers(front)
         yield from self._tenants(front)
-        yield from self._times()
         if self._driver.quotas is not None:
             yield from self._quotas(self._driver.quotas)
+        if isinstance(self._driver, ShadowingDriver):
+            yield from self._shadow(self._driver)
 
     def _service(self, front: Front) -> Iterator[MetricFamily]:
         admission, figures = front.admission, self._figures
@@ -93,6 +116,9 @@ class FleetCollector:
         yield _by("headway_requests_refused_total", front.refused)
         yield _one("headway_relegations_total", front.lanes.relegations)
         yield _one("headway_requests_returned_total", figures.returned)
+        yield _one("headway_prefill_tokens_total", figures.prefill_tokens)
+        yield _one("headway_decode_tokens_total", figures.decode_tokens)
+        yield _one("headway_ladder_level", front.ladder.height)
         yield _by("headway_ladder_level_active", {one.name.lower(): int(front.ladder.active(one)) for one in Level})
         yield _one("headway_ladder_pressure_ratio", front.ladder.pressure.height)
         yield _one("headway_replicas", front.fleet.up(self._driver.clock()))
@@ -111,7 +137,7 @@ class FleetCollector:
         for field in LOAD_FIELDS:
             # What is not known is not there: unknown is not zero.
             said = {name: signal.value for name, one in workers.items() if (signal := getattr(one.load, field))}
-            yield _by(f"headway_worker_{field}", said)
+            yield _by(f"headway_worker_{_SECONDS.get(field, field)}", said)
         ages = {name: (now - newest) / 1e9 for name, one in workers.items() if (newest := _newest_ns(one))}
         yield _by("headway_worker_signal_age_seconds", ages)
         failures = _family("headway_worker_failures_total")
@@ -120,9 +146,24 @@ class FleetCollector:
         yield failures
 
     def _tenants(self, front: Front) -> Iterator[MetricFamily]:
-        yield _by("headway_tenant_waiting", front.lanes.waiting_by_tenant())
-        yield _by("headway_tenant_input_tokens_total", self._figures.input_tokens)
-        yield _by("headway_tenant_output_tokens_total", self._figures.output_tokens)
+        """Those that have a series of their own elsewhere have one here."""
+        named = self._figures.calls.by["tenant"].named
+        waiting: dict[str, float] = {}
+        for tenant, count in front.lanes.waiting_by_tenant().items():
+            name = named(tenant)
+            waiting[name] = waiting.get(name, 0) + count
+        yield _by("headway_tenant_waiting", waiting)
+        tenants = self._figures.calls.by["tenant"].names()
+        yield _by("headway_tenant_weight", {name: front.tenants.weight(name) for name in tenants})
+
+    @staticmethod
+    def _shadow(driver: ShadowingDriver) -> Iterator[MetricFamily]:
+        would = _family("headway_shadow_decisions_total")
+        for labels, count in driver.shadow.would.counts.items():
+            would.add_metric(labels, count)
+        yield would
+        yield _one("headway_shadow_requests_waiting", driver.decider.admission.waiting)
+        yield _one("headway_shadow_ladder_level", driver.decider.ladder.height)
 
     def _quotas(self, quotas: SharedQuotas) -> Iterator[MetricFamily]:
         sharing = quotas.sharing
@@ -132,16 +173,34 @@ class FleetCollector:
         yield _by("headway_quota_exchanges_total", quotas.exchanges)
         yield _one("headway_quota_waits_total", quotas.waited)
 
-    def _times(self) -> Iterator[MetricFamily]:
-        figures = self._figures
-        yield _histogram("headway_time_to_first_token_seconds", figures.ttft_s)
-        yield _histogram("headway_inter_token_latency_seconds", figures.itl_s)
-        yield _histogram("headway_request_duration_seconds", figures.duration_s)
-        yield _histogram("headway_network_seconds", figures.network_s)
-        yield _histogram("headway_tokenise_seconds", figures.tokenise_s)
-        yield _histogram("headway_queue_seconds", figures.queue_s)
-        yield _histogram("headway_worker_seconds", figures.worker_s)
-        yield _histogram("headway_gateway_seconds", figures.gateway_s)
+
+def times_of(figures: Figures) -> dict[Metric, Histogram]:
+    """How long calls and their parts took."""
+    histograms = {
+        "headway_time_to_first_token_seconds": figures.ttft_s,
+        "headway_inter_token_latency_seconds": figures.itl_s,
+        "headway_request_duration_seconds": figures.duration_s,
+        "headway_network_seconds": figures.network_s,
+        "headway_tokenise_seconds": figures.tokenise_s,
+        "headway_queue_seconds": figures.queue_s,
+        "headway_worker_seconds": figures.worker_s,
+        "headway_gateway_seconds": figures.gateway_s,
+    }
+    return {_metric(name): histogram for name, histogram in histograms.items()}
+
+
+def vllm_numbers(driver: FleetDriver, figures: Figures, models: Sequence[str]) -> Numbers:
+    """A gateway's, as vLLM would tell them; of several models they are one."""
+    front = driver.front
+    return Numbers(
+        model=",".join(models),
+        running=front.admission.running,
+        waiting=front.admission.waiting,
+        kv_usage_ratio=front.fleet.kv_used_ratio(driver.clock()),
+        prompt_tokens_total=figures.prefill_tokens,
+        generation_tokens_total=figures.decode_tokens,
+        ended_total=figures.ended,
+    )
 
 
 def _newest_ns(worker: WorkerState) -> int:
@@ -170,7 +229,3 @@ def _by(name: str, values: Mapping[str, float]) -> MetricFamily:
     for label, value in values.items():
         family.add_metric([label], value)
     return family
-
-
-def _histogram(name: str, histogram: Histogram) -> MetricFamily:
-    return HistogramMetricFamily(name, _metric(name).meaning, buckets=histogram.cumulative(), sum_value=histogram.sum)

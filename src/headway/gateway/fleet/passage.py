@@ -45,7 +45,7 @@ async def pass_on(request: web.Request) -> web.StreamResponse:
         raise Forbidden(f"{path} changes a worker; it is not passed on.")
     if not _PLAIN_PATH.fullmatch(path):
         raise InvalidRequest("This path is not passed on: write it without escapes and dots.", code="invalid_path")
-    service.driver.check_door()
+    service.driver.check_door(caller.tenant)
     slo = slo_of(request.headers, service.fleet_config.default_slo)
     body = await service.body_of(request)
     trail.received()
@@ -53,7 +53,7 @@ async def pass_on(request: web.Request) -> web.StreamResponse:
     model, streams = (said.model or "", bool(said.stream)) if said is not None else ("", False)
     tokens = int(len(body) / FIRST_RATIO) if said is not None else 1
     asked = Asked(id=request[REQUEST_ID], tenant=caller.tenant, prompt_tokens=tokens, max_tokens=1)
-    treatment = service.front.treat(asked, service.driver.clock())
+    treatment = service.driver.treat(asked)
     core_request = plain_request(
         service, caller.tenant, slo, request_id=request[REQUEST_ID], model=model, tokens=tokens
     )

@@ -18,7 +18,7 @@ from headway.gateway.fleet.config import FleetConfig
 from headway.gateway.fleet.counting import Counter, Counting
 from headway.gateway.fleet.driver import FleetDriver
 from headway.gateway.fleet.figures import Figures
-from headway.gateway.fleet.metrics import FleetCollector
+from headway.gateway.fleet.metrics import FleetCollector, times_of, vllm_numbers
 from headway.gateway.fleet.roster import Member, Roster
 from headway.gateway.fleet.trail import Trails
 from headway.gateway.service import Edge
@@ -72,7 +72,12 @@ class FleetService(Edge):
         self.counting = Counting(counters)
         self.figures = Figures()
         self.trails = Trails(config.recent_requests)
-        super().__init__(config.edge, EdgeExporter(FleetCollector(driver, self.figures)))
+        exporter = EdgeExporter(
+            FleetCollector(driver, self.figures), lambda: self.figures.calls, lambda: times_of(self.figures)
+        )
+        super().__init__(config.edge, exporter)
+        if config.edge.metrics_names == "vllm":
+            exporter.tell_as_vllm(lambda: vllm_numbers(driver, self.figures, roster.models()))
         self._ids = 0
         self._decided: dict[str, Decided] = {}
         self._threads = ThreadPoolExecutor(config.edge.tokenise_threads, thread_name_prefix="headway-count")

@@ -6,18 +6,21 @@ A ring of the most recent ones answers `GET /v1/requests/{id}`, to nobody but th
 from __future__ import annotations
 
 from collections import OrderedDict
+from collections.abc import Iterator
 from time import monotonic_ns
 from typing import Any
 
 from headway.core.fleet.fleet import Dispatch
 from headway.core.fleet.routing import Choice
-from headway.core.request import Request, Slo, Usage
+from headway.core.request import NO_SLO, Request, Slo, Usage
 from headway.gateway.fleet.figures import Figures
-from headway.gateway.observe import Part
+from headway.gateway.observe import Part, promises_kept
+from headway.metrics.breakdown import Gaps
 
 MS = 1_000_000
 NS_PER_S = 1_000_000_000
 RECENT = 4096  # about 1.5 kB each
+NOT_ANSWERED = frozenset({"failed", "cancelled", "expired"})  # of its states at the end
 
 
 class Trail:
@@ -26,7 +29,9 @@ class Trail:
     __slots__ = (
         "_exact",
         "_figures",
+        "_gaps",
         "_last_ns",
+        "_slo",
         "arrival_ns",
         "cached_tokens",
         "degraded",
@@ -34,6 +39,8 @@ class Trail:
         "estimate",
         "first_ns",
         "id",
+        "invalid",
+        "lane",
         "model",
         "output_tokens",
         "prompt_tokens",
@@ -49,7 +56,10 @@ class Trail:
         self._figures = figures
         self.arrival_ns = self.received_ns = self.ready_ns = monotonic_ns()
         self.sent_ns = self.first_ns = self.ended_ns = self._last_ns = 0
-        self.id = self.tenant = self.model = ""
+        self.id = self.tenant = self.model = self.lane = ""
+        self.invalid = False  # by its worker's word
+        self._gaps: Gaps | None = None
+        self._slo = NO_SLO
         self.estimate = 0  # of the prompt's tokens
         self.prompt_tokens = self.output_tokens = self.cached_tokens = 0
         self._exact = False
@@ -68,6 +78,7 @@ class Trail:
         """It is counted, treated, and about to be let in."""
         self.ready_ns = monotonic_ns()
         self.tenant, self.model, self.estimate = request.tenant, request.model, request.prompt_tokens
+        self._slo = request.slo
         self.degraded = degraded
 
     def sent(self, dispatch: Dispatch) -> None:
@@ -99,24 +110,57 @@ class Trail:
             self.first_ns = now
             self._figures.ttft_s.observe((now - self.arrival_ns) / NS_PER_S)
         else:
-            self._figures.itl_s.observe((now - self._last_ns) / NS_PER_S / count, count)
+            bucket = self._figures.itl_s.observe((now - self._last_ns) / NS_PER_S / count, count)
+            if self._gaps is None:
+                self._gaps = Gaps()
+            self._gaps.counts[bucket] += count
         self._last_ns = now
 
     def ended(self, state: str, usage: Usage) -> None:
         """Once, however it ended."""
-        now = self.ended_ns = monotonic_ns()
+        self.ended_ns = monotonic_ns()
         self.state = state
         self.prompt_tokens, self.output_tokens = usage.prompt_tokens, usage.output_tokens
         self.cached_tokens = usage.cached_tokens
-        figures, arrival_ns = self._figures, self.arrival_ns
-        figures.count_end(state)
-        figures.network_s.observe((self.received_ns - arrival_ns) / NS_PER_S)
-        figures.tokenise_s.observe((self.ready_ns - self.received_ns) / NS_PER_S)
-        if self.sent_ns:
-            figures.queue_s.observe((self.sent_ns - self.ready_ns) / NS_PER_S)
-            figures.worker_s.observe((now - self.sent_ns) / NS_PER_S)
-            figures.count_tokens(self.tenant, usage.prompt_tokens, usage.output_tokens)
-        figures.duration_s.observe((now - arrival_ns) / NS_PER_S)
+        if self._gaps is not None:
+            self._gaps.sum = (self._last_ns - self.first_ns) / NS_PER_S
+        self._figures.over(self)
+
+    @property
+    def input_tokens(self) -> int:
+        return self.prompt_tokens
+
+    @property
+    def gaps(self) -> Gaps | None:
+        return self._gaps
+
+    @property
+    def duration_s(self) -> float:
+        return (self.ended_ns - self.arrival_ns) / NS_PER_S
+
+    @property
+    def outcome(self) -> str:
+        """What it is counted as. A worker's own refusal is its client's affair."""
+        return "invalid" if self.invalid else self.state if self.state in NOT_ANSWERED else "good"
+
+    @property
+    def promises(self) -> dict[str, bool] | None:
+        slo = self._slo
+        return promises_kept(slo, self.ttft_s, self._gaps) if slo.ttft_ns or slo.itl_ns else None
+
+    @property
+    def labels(self) -> dict[str, str]:
+        labels = {"tenant": self.tenant, "lane": self.lane, "model": self.model}
+        if self.tries:
+            labels["worker"] = self.tries[-1][0].worker
+        return labels
+
+    def counted(self) -> None:
+        """Nothing more is asked of its tokens: thousands of trails are kept."""
+        self._gaps = None
+
+    def over(self, outcome: str) -> None:
+        """It has told its end by then."""
 
     def kept(self, slo: Slo) -> bool:
         """Was what the call was promised kept? Of an answer in one piece its end is all that was seen."""
@@ -145,7 +189,7 @@ class Trail:
         total_ms = (now_ns - self.arrival_ns) / MS
         if not self.ended_ns:  # a stream, whose total is known when nothing can be said any more
             return f"{told}, ttft;dur={total_ms:.2f}"
-        self._figures.gateway_s.observe((now_ns - ended_ns) / NS_PER_S)
+        self._figures.gateway_s.note((now_ns - ended_ns) / NS_PER_S)
         return f"{told}, gateway;dur={(now_ns - ended_ns) / MS:.2f}, total;dur={total_ms:.2f}"
 
     @property
@@ -232,6 +276,10 @@ class Trails:
 
     def __len__(self) -> int:
         return len(self._by_id)
+
+    def __iter__(self) -> Iterator[Trail]:
+        """The latest first."""
+        return reversed(self._by_id.values())
 
 
 def shown_choice(choice: Choice) -> str:
