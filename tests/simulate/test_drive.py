@@ -29,7 +29,7 @@ def asked(name: str, at_ns: int, prompt: int = 8, output: int = 5, **changes: ob
 
 
 def prefill_ns(tokens: int) -> int:
-    return COST.step_ns + COST.prefill_token_ns * tokens + COST.prefill_attention_ns * (tokens * tokens // 2)
+    return COST.step_ns + COST.prefill_token_ns * tokens + int(COST.prefill_attention_ns * (tokens * tokens // 2))
 
 
 # -- by hand -----------------------------------------------------------------------------------------------------

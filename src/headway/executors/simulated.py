@@ -26,13 +26,16 @@ _NEVER = 1 << 62
 
 @dataclass(frozen=True, slots=True)
 class StepCost:
-    """What a step takes, in ns, exactly. The defaults resemble SmolLM2-135M in bf16 on two AVX-512 cores."""
+    """What a step takes, in whole ns, exactly. The defaults resemble SmolLM2-135M in bf16 on two AVX-512 cores.
+
+    Only attention, which no decode step has, may cost a part of a ns (0.4 on a fast GPU); it is rounded down by step.
+    """
 
     step_ns: int = 9_000_000
     prefill_token_ns: int = 480_000
     decode_sequence_ns: int = 680_000
     context_token_ns: int = 1_000  # per KV token that decode reads
-    prefill_attention_ns: int = 280  # per prefill token and context token before it
+    prefill_attention_ns: float = 280  # per prefill token and context token before it
     prefill_step_ns: int = 0  # more, of a step with any prefill: GPUs replay a captured graph for decode alone
 
     def of(self, step: Step) -> int:
@@ -42,7 +45,7 @@ class StepCost:
             + self.prefill_token_ns * (step.prefill_tokens + step.pad_tokens)
             + self.decode_sequence_ns * step.decode_tokens
             + self.context_token_ns * step.context_tokens
-            + self.prefill_attention_ns * step.attention_tokens
+            + int(self.prefill_attention_ns * step.attention_tokens)
             + (self.prefill_step_ns if step.prefill_tokens or step.pad_tokens else 0)
         )
 

@@ -7,10 +7,12 @@ Nothing here decides anything.
 """
 
 from headway.simulate.drive import Stuck, simulate
+from headway.simulate.predict import Prediction, predict
 from headway.simulate.run import Record, Run, Sample, Shift, StepRecord
 from headway.simulate.settings import VirtualFleet, VirtualRequest, VirtualSettings, VirtualWorker
 
 __all__ = [
+    "Prediction",
     "Record",
     "Run",
     "Sample",
@@ -21,5 +23,6 @@ __all__ = [
     "VirtualRequest",
     "VirtualSettings",
     "VirtualWorker",
+    "predict",
     "simulate",
 ]

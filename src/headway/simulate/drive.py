@@ -17,18 +17,28 @@ from headway.simulate.engine import VirtualEngine
 from headway.simulate.fleet import Sending
 from headway.simulate.run import Record, Run
 from headway.simulate.settings import VirtualRequest, VirtualSettings
-from headway.simulate.timeline import Stuck, Timeline
+from headway.simulate.timeline import Follow, Stuck, Timeline, Watch
 
 __all__ = ["Stuck", "simulate"]
 
 
-def simulate(requests: Iterable[VirtualRequest], settings: VirtualSettings) -> Run:
+def simulate(
+    requests: Iterable[VirtualRequest],
+    settings: VirtualSettings,
+    *,
+    follow: Follow | None = None,
+    watch: Watch | None = None,
+) -> Run:
     """Let `requests` arrive at the service `settings` describes, until every one has ended.
+
+    `follow` says who comes when one has ended, as in a closed loop (`closed.py`). `watch` is told how far it is.
 
     Raises `ConfigError` for requests that mean nothing, and `Stuck`.
     """
-    body = Pulling if settings.fleet is None else Sending
-    return body(list(requests), settings).run()
+    kind = Pulling if settings.fleet is None else Sending
+    body = kind(list(requests), settings)
+    body.follow, body.watch = follow, watch
+    return body.run()
 
 
 class Pulling(Timeline):
@@ -93,4 +103,6 @@ class Pulling(Timeline):
         """
         if not self._leaps or len(self.front.lanes):
             return 1
+        if self.follow is not None and len(self.engines) > 1:
+            return 1  # whoever ends on another makes room for somebody who comes
         return engine.certain_steps(self.next_from_outside - now - 1)

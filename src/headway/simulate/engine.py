@@ -15,7 +15,7 @@ from headway.core.scheduler.sequence import Event
 from headway.core.scheduler.static import StaticScheduler
 from headway.core.scheduler.step import Outcome, Step
 from headway.executors.simulated import SimulatedConfig, SimulatedExecutor
-from headway.simulate.run import RowRecord, StepRecord
+from headway.simulate.run import Reach, RowRecord, StepRecord
 from headway.simulate.settings import VirtualWorker
 
 
@@ -23,7 +23,13 @@ class VirtualEngine:
     """Computes a step at once and has it until the step's cost has passed. `outputs`: tokens that requests produce."""
 
     def __init__(
-        self, number: int, worker: VirtualWorker, front: Front, outputs: Mapping[RequestId, int], *, keeps_kv: bool
+        self,
+        number: int,
+        worker: VirtualWorker,
+        front: Front,
+        outputs: Mapping[RequestId, int],
+        *,
+        keeps_kv: bool,
     ) -> None:
         self.number = number
         self.cost = worker.cost
@@ -45,6 +51,7 @@ class VirtualEngine:
             )
         )
         self.ends_ns: int | None = None  # of the step in flight
+        self.reach = Reach()
         # Since the start: between tokens of one sequence, and how many times.
         self.gap_ns = self.gaps = 0
         self._outputs = outputs
@@ -63,6 +70,7 @@ class VirtualEngine:
         steps = len(outcome.results[0].tokens) if step.repeat > 1 else 1
         self.ends_ns = now + self.cost.of_repeat(step, steps)
         self._in_flight = step, outcome, steps
+        self.reach.met(step.shape)
         return True
 
     def end_step(self, log: list[StepRecord] | None) -> list[Event]:

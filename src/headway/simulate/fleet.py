@@ -153,6 +153,8 @@ class Sending(Timeline):
         """
         if not self._leaps or len(self.front.lanes) or server.waiting:
             return 1
+        if self.follow is not None and len(self.servers) > 1:
+            return 1  # whoever ends on another makes room for somebody who comes
         next_ns = min(self.next_from_outside, self._next_scrape_ns[server.engine.number], self._next_adapt_ns)
         return server.engine.certain_steps(next_ns - now - 1)
 

@@ -15,7 +15,7 @@ from typing import Any
 import msgspec
 
 from headway.core.decisions import Decision
-from headway.core.errors import ConfigError, HeadwayError
+from headway.core.errors import HeadwayError
 from headway.core.lanes import LaneLimits
 from headway.core.pace import Shape, StepTime
 from headway.core.request import Reason, Request, Slo
@@ -24,10 +24,10 @@ from headway.core.scheduler.sequence import Ended, Event
 from headway.core.scheduler.step import BrokenOutcome, Outcome, RowResult, Step
 from headway.engine.assembly import assemble, step_time_model
 from headway.engine.config import engine_config
-from headway.engine.journal import VERSION, decision_line
+from headway.engine.journal import decision_line
 from headway.executors.executor import ExecutorInfo
-
-Line = dict[str, Any]
+from headway.simulate.log_lines import Line, last_run
+from headway.simulate.replay_front import FleetCore
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,10 +39,14 @@ class Replay:
 
 
 def replay(path: str | Path) -> Replay:
-    """Replay one run of a decision log: the last, if the file holds several. Raises `ConfigError` for another file."""
-    header, lines = _last_run(Path(path))
+    """Replay one run of a decision log, an engine's or a gateway's: the last, if the file holds several.
+
+    Raises `ConfigError` for another file.
+    """
+    header, lines = last_run(Path(path))
     logged = [line for line in lines if "decision" in line]
-    made = _Core(header).run(line for line in lines if "stimulus" in line)
+    core = FleetCore(header) if header.get("body") == "gateway" else _Core(header)
+    made = core.run(line for line in lines if "stimulus" in line)
     for number in range(max(len(logged), len(made))):
         then = logged[number] if number < len(logged) else None
         now = made[number] if number < len(made) else None
@@ -140,33 +144,6 @@ class _Core:
         for event in events:
             if isinstance(event, Ended):
                 self.front.settle(event.request.id, event.usage, now)
-
-
-def _last_run(path: Path) -> tuple[Line, list[Line]]:
-    """The last header and the lines after it, up to one that a crash or a full disk cut short."""
-    header: Line | None = None
-    lines: list[Line] = []
-    try:
-        with path.open("rb") as file:
-            whole = True
-            for text in filter(bytes.strip, file):
-                try:
-                    line = _decode(text)
-                except msgspec.DecodeError:
-                    whole = False
-                    continue
-                if line.get("kind") == "header":
-                    header, lines, whole = line, [], True
-                elif whole:
-                    lines.append(line)
-    except OSError as error:
-        raise ConfigError(f"The decision log {str(path)!r} cannot be read: {error.strerror}.") from error
-    if header is None or header.get("log") != "decision" or header.get("version") != VERSION:
-        raise ConfigError(f"{str(path)!r} is not a decision log of version {VERSION}.")
-    return header, lines
-
-
-_decode = msgspec.json.Decoder(dict[str, Any]).decode
 
 
 def _hashable(value: Any) -> Hashable:

@@ -5,11 +5,12 @@ from __future__ import annotations
 from array import array
 from collections import Counter
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 
 from headway.core.errors import HeadwayError
 from headway.core.front.ladder import Level
+from headway.core.pace import Shape
 from headway.core.request import RequestId
 from headway.core.scheduler.kv import KvCounters
 from headway.core.scheduler.limits import Counters
@@ -103,6 +104,36 @@ class StepRecord:
             planned_ns = ended_ns
 
 
+@dataclass(slots=True)
+class Reach:
+    """The largest of each that any step had: outside of what a fit has seen, it only extrapolates."""
+
+    prefill_tokens: int = 0
+    decode_seqs: int = 0
+    context_tokens: int = 0
+    attention_tokens: int = 0
+
+    def met(self, shape: Shape) -> None:
+        """A step was like this."""
+        prefill, decode, context, attention = shape
+        self.prefill_tokens = max(self.prefill_tokens, prefill)
+        self.decode_seqs = max(self.decode_seqs, decode)
+        self.context_tokens = max(self.context_tokens, context)
+        self.attention_tokens = max(self.attention_tokens, attention)
+
+    def beyond(self, prefill_tokens: int, decode_seqs: int, context_tokens: int) -> str:
+        """One sentence about what was larger than a fit has seen; empty: nothing was."""
+        pairs = (
+            ("prompt tokens", self.prefill_tokens, prefill_tokens),
+            ("decoding sequences", self.decode_seqs, decode_seqs),
+            ("tokens of context", self.context_tokens, context_tokens),
+        )
+        said = [f"{met:,} {what} (the fit saw {seen:,})" for what, met, seen in pairs if met > seen]
+        if not said:
+            return ""
+        return f"Outside what was measured: steps had up to {', '.join(said)}. There the fit only extrapolates."
+
+
 class Sample(NamedTuple):
     """A gateway as it stood at one time. `running` and `queued` are by worker: in its steps, and waiting inside it."""
 
@@ -135,6 +166,7 @@ class Run:
     ended_ns: int  # when the last request did
     counters: tuple[Counters, ...]
     kv: tuple[KvCounters, ...]
+    reach: Reach = field(default_factory=Reach)  # of all workers
     samples: tuple[Sample, ...] = ()
     shifts: tuple[Shift, ...] = ()
 

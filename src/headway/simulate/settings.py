@@ -48,6 +48,8 @@ class VirtualRequest:
     prefix: tuple[int, ...] = ()  # as `Request.prefix`
     background: bool = False  # nobody waits for it
     retries: int = 0
+    model: str = ""  # as `Request.model`
+    streams: bool = True  # as `Request.streams`
 
     def check(self) -> None:
         """Raises `ConfigError` for what no trace can mean."""
@@ -73,6 +75,8 @@ class VirtualRequest:
             slo=self.slo,
             cache_scope=self.cache_scope,
             prefix=self.prefix,
+            model=self.model,
+            streams=self.streams,
         )
 
 

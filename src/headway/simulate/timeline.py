@@ -15,19 +15,28 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from array import array
+from collections.abc import Callable
 from collections.abc import Sequence as ReadOnlySequence
 from heapq import heapify, heappop, heappush
 from typing import NamedTuple
 
 from headway.core.errors import ConfigError, HeadwayError, Refused
+from headway.core.pace import Shape
 from headway.core.request import Request, RequestId
 from headway.core.scheduler.sequence import Ended, Event, Produced
 from headway.core.scheduler.static import StaticScheduler
 from headway.simulate.engine import VirtualEngine
-from headway.simulate.run import Record, Run, StepRecord
+from headway.simulate.run import Reach, Record, Run, StepRecord
 from headway.simulate.settings import VirtualRequest, VirtualSettings
 
 FOR_EVER = 1 << 62
+# So many instants pass between two words to whoever watches.
+WATCHED_EVERY = 256
+
+# Who comes when a request has ended, at a time; None: nobody.
+Follow = Callable[[Record, int], VirtualRequest | None]
+# Told now and then how late it is, and how many requests have ended.
+Watch = Callable[[int, int], None]
 
 
 class Stuck(RuntimeError):
@@ -62,11 +71,17 @@ class Timeline(ABC):
         self._log: list[StepRecord] | None = [] if settings.log_steps else None
         self._alarms: list[tuple[int, int]] = []  # a heap of (when, worker): a step ends, or a wait does
         self._happenings = _happenings(requests)  # a heap
+        self.follow: Follow | None = None
+        self.watch: Watch | None = None
+        self._ended = self._instants = 0
 
     def run(self) -> Run:
         """Until every request has ended. Raises `Stuck`."""
         while (at_ns := self.next_instant()) is not None:
             self.now = at_ns
+            self._instants += 1
+            if self.watch is not None and not self._instants % WATCHED_EVERY:
+                self.watch(at_ns, self._ended)
             while self._happenings and self._happenings[0].at_ns == at_ns:
                 self._happen(heappop(self._happenings))
             self._end_steps(at_ns)
@@ -78,6 +93,7 @@ class Timeline(ABC):
             max((record.ended_ns for record in self.records.values()), default=0),
             tuple(engine.scheduler.counters for engine in self.engines),
             tuple(engine.scheduler.pool.counters for engine in self.engines),
+            _farthest([engine.reach for engine in self.engines]),
         )
 
     # -- what a body says --------------------------------------------------------------------------------------------
@@ -181,7 +197,7 @@ class Timeline(ABC):
     def _one_fewer_comes(self) -> None:
         """A batch need not wait for more when no more will come."""
         self.arrivals_left -= 1
-        if self.arrivals_left <= 0:
+        if self.arrivals_left <= 0 and self.follow is None:
             for engine in self.engines:
                 if isinstance(engine.scheduler, StaticScheduler):
                     engine.scheduler.expects_more = False
@@ -207,6 +223,7 @@ class Timeline(ABC):
                 record.cached_tokens = event.usage.cached_tokens
                 record.end = event.state.value if event.reason is None else event.reason.value
                 record.error = event.error
+                self._gone(record)
 
     def _produced(self, record: Record, event: Produced, engine: VirtualEngine, times: list[int] | None) -> None:
         if times is not None:
@@ -219,11 +236,35 @@ class Timeline(ABC):
     def leave(self, record: Record, end: str, error: HeadwayError | None = None) -> None:
         """It ends outside an engine."""
         record.end, record.error, record.ended_ns = end, error, self.now
+        self._gone(record)
+
+    def _gone(self, record: Record) -> None:
+        """It has ended; perhaps somebody comes in its place."""
+        self._ended += 1
+        request = self.follow(record, self.now) if self.follow is not None else None
+        if request is None:
+            return
+        request.check()
+        if request.id in self.outputs or request.arrival_ns <= self.now:
+            raise ConfigError(f"request {request.id!r} follows another: it must come later, and have its own id")
+        self.outputs[request.id] = request.output_tokens
+        self._requests.append(request)
+        self.arrivals_left += 1
+        for happening in _happenings([request], len(self._requests) - 1):
+            heappush(self._happenings, happening)
 
 
-def _happenings(requests: list[VirtualRequest]) -> list[_Happening]:
+def _farthest(reaches: list[Reach]) -> Reach:
+    farthest = Reach()
+    for one in reaches:
+        farthest.met(Shape(one.prefill_tokens, one.decode_seqs, one.context_tokens, one.attention_tokens))
+    return farthest
+
+
+def _happenings(requests: list[VirtualRequest], first: int = 0) -> list[_Happening]:
+    """A heap. `first` is the number of the first request."""
     found = []
-    for number, request in enumerate(requests):
+    for number, request in enumerate(requests, first):
         found.append(_Happening(request.arrival_ns, False, number))
         if request.cancel_ns is not None:
             found.append(_Happening(max(request.cancel_ns, request.arrival_ns), True, number))

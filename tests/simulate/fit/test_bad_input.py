@@ -12,6 +12,7 @@ import pytest
 
 from headway.cli import status
 from headway.core.errors import ConfigError
+from headway.metrics import bench_result
 from headway.simulate.fit import fit, fit_bytes, load_fit, read_bench, read_requests, read_series, read_step_log
 from tests.simulate.fit import worlds
 
@@ -104,7 +105,7 @@ def test_bench_results(tmp_path: Path) -> None:
     path.write_text(json.dumps({"schema_version": 7}))
     with pytest.raises(ConfigError, match="schema_version is 7"):
         read_bench(path)
-    path.write_text(json.dumps({"schema_version": 1}))
+    path.write_text(json.dumps({"schema_version": bench_result.VERSION}))
     with pytest.raises(ConfigError, match=r"run.csv is not beside it"):
         read_bench(path)
     (tmp_path / "run.csv").write_text("index,fate,sent_s,first_s,last_s,input_tokens\n0,ok,0,1,2,5\n")

@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 
 from headway.core.pace import Shape
+from headway.metrics import bench_result
 from headway.simulate.fit import (
     Belief,
     Demand,
@@ -127,7 +128,9 @@ def test_a_bench_result_tells_steps_and_what_a_request_costs_outside(tmp_path: P
             sent = asked.arrival_ns[n] / 1e9
             row = [n, "ok", sent, run.first_ns[n] / 1e9 + away_s, run.last_ns[n] / 1e9 + away_s]
             table.writerow([*row, asked.prompt_tokens[n], asked.output_tokens[n]])
-    (tmp_path / "run.json").write_text(json.dumps({"schema_version": 1, "environment": {"flags": {}}}))
+    (tmp_path / "run.json").write_text(
+        json.dumps({"schema_version": bench_result.VERSION, "environment": {"flags": {}}})
+    )
     observed = read_bench(tmp_path / "run.json")
     given = {
         "max_num_seqs": 24,

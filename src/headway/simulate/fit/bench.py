@@ -14,19 +14,18 @@ from typing import Any
 import numpy as np
 
 from headway.core.errors import ConfigError
+from headway.metrics import bench_result
 from headway.simulate.fit.read import json_of, text_of
 from headway.simulate.fit.records import LEAST_FINISHED, Observed, Series
-
-RESULT_VERSION = 1
 
 
 def read_bench(path: Path) -> Observed:
     """`run.json` with its `run.csv`. Raises `ConfigError`."""
     result = json_of(path)
-    if result.get("schema_version") != RESULT_VERSION:
+    if result.get("schema_version") != bench_result.VERSION:
         raise ConfigError(
             f"{path}: schema_version is {result.get('schema_version')!r}; a result of `headway bench` "
-            f"(version {RESULT_VERSION}) is expected"
+            f"(version {bench_result.VERSION}) is expected"
         )
     table = path.with_suffix(".csv")
     if not table.is_file():

@@ -8,7 +8,7 @@ a simulation, so that any stretch of it is one subtraction.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 import numpy.typing as npt
@@ -32,6 +32,7 @@ COLUMNS = (
 )
 WIDTH = len(COLUMNS)
 REQUEST = COLUMNS.index("request_ns")
+ATTENTION = COLUMNS.index("attention_token_ns")
 WORDS = {
     "step_ns": "a step, whatever it carries",
     "prefill_token_ns": "a prompt token",
@@ -44,8 +45,10 @@ WORDS = {
 
 
 def step_cost(values: Floats) -> StepCost:
-    """Coefficients, ns, as the simulator takes them: whole ns, but attention and context in at least that."""
-    return StepCost(*(max(0, round(float(value))) for value in values[:REQUEST]))
+    """Coefficients, as the simulator takes them: whole ns, but for attention, of which a GPU does several in one."""
+    whole = [max(0, round(float(value))) for value in values[:REQUEST]]
+    attention = round(max(0.0, float(values[ATTENTION])), 3)
+    return replace(StepCost(*whole), prefill_attention_ns=attention)
 
 
 @dataclass(slots=True)

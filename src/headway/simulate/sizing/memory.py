@@ -203,7 +203,8 @@ def _too_large(shape: ModelShape, plan: MemoryPlan, settings: MemorySettings) ->
     return (
         f"{shape.name} is too large for {_devices(plan.tensor_parallel, plan.hardware.name)}: {taken}, and "
         f"{plan.budget_bytes / GIB:.2f} GiB may be used ({plan.utilization:g} of "
-        f"{plan.hardware.memory_bytes / GIB:.2f}), so nothing is left for a KV cache. {_advice(shape, plan, settings)}"
+        f"{plan.hardware.memory_bytes / GIB:.2f}), so nothing is left for a KV cache: "
+        f"{(plan.cost.request_bytes(1) - plan.kv_bytes) / GIB:.2f} GiB are missing. {_advice(shape, plan, settings)}"
     )
 
 
