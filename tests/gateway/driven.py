@@ -9,7 +9,7 @@ from typing import Any
 from headway.core.front.admission import AdmissionLimits
 from headway.core.front.front import Front, FrontLimits
 from headway.core.pace import StepTime, StepTimeModel
-from headway.core.request import Reason, Slo
+from headway.core.request import Reason, Request, Slo
 from headway.core.scheduler.kv import KvPool
 from headway.core.scheduler.limits import SchedulerLimits
 from headway.core.scheduler.scheduler import Scheduler
@@ -93,6 +93,9 @@ class DrivenBackend:
 
     def reconfigure(self, **changes: Any) -> EngineConfig:
         return engine_config(**changes)
+
+    def lane_of(self, request: Request) -> str:
+        return self.driver.front.lanes.lane_of(request)
 
     def check_door(self) -> None:
         self.driver.check_door()

@@ -141,6 +141,9 @@ class FakeBackend:
         self.config = engine_config(**changes)
         return self.config
 
+    def lane_of(self, request: Request) -> str:
+        return "short"
+
     def check_door(self) -> None:
         if self.not_ready_reason:
             raise Draining(self.not_ready_reason, retry_after_s=5.0)

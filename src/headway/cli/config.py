@@ -148,9 +148,16 @@ class ServeConfig:
     scale_hook_timeout: Annotated[float, Setting("Seconds after which the command is ended.", "Fleet", 0.1, 3600)] = (
         30.0
     )
+    shadow: Annotated[
+        bool,
+        Setting("Decide, write down and count what the limits would do, and do none of it; requests go on.", "Fleet"),
+    ] = False
     otel: Annotated[
         bool,
-        Setting("Send OpenTelemetry spans to where OTEL_EXPORTER_OTLP_ENDPOINT says; needs headway[otel].", "Network"),
+        Setting(
+            "Send OpenTelemetry spans and metrics to where OTEL_EXPORTER_OTLP_ENDPOINT says; needs headway[otel].",
+            "Network",
+        ),
     ] = False
     store: Annotated[
         str | None,
@@ -294,6 +301,7 @@ GROUPS = {
             *("Goal", "Output", "Network", "Model", "Fleet", "Background", "Concurrency and batching"),
             *("Order and concurrency", "Leaving others their due", "Ray", "Failures"),  # of `batch`
             *("Search", "Grid", "Profile", "Load", "Prompts"),  # of `bench`
+            *("Hardware", "Effort"),  # of `plan`
             *("Promises", "Lanes", "Runtime"),
             *("Server", "Client", "Report"),  # of `bench`
         )

@@ -54,7 +54,7 @@ def serve(
 
 def check_engine_alone(effective: Effective) -> None:
     """Raises ConfigError for what only a gateway can do."""
-    for name in ("api_keys", "allow_anonymous", "scale_hook", "quota_store"):
+    for name in ("api_keys", "allow_anonymous", "scale_hook", "quota_store", "shadow"):
         if getattr(effective.config, name):
             raise ConfigError(
                 f"--{name.replace('_', '-')} is for a gateway: give it a --worker, or --local-workers 1.", param=name

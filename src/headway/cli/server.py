@@ -124,6 +124,7 @@ def gateway_config(config: ServeConfig, name: str) -> GatewayConfig:
         served_model_name=name,
         secret=os.environ.get(SECRET, ""),
         generation_config=config.generation_config,
+        metrics_names=config.metrics_names,
         allowed_origins=tuple(origin.strip().rstrip("/") for origin in origins if origin.strip()),
     )
 

@@ -10,6 +10,7 @@ import asyncio
 import contextlib
 import logging
 import time
+from collections import deque
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict
@@ -27,6 +28,7 @@ from headway.engine.journal import Journals
 from headway.engine.stream import Delta, Stream
 from headway.engine.supervisor import ExecutorLost
 from headway.engine.text import Detokenizer, Piece, TextStage
+from headway.metrics.snapshot import RecentStep
 
 log = logging.getLogger(__name__)
 
@@ -34,6 +36,8 @@ log = logging.getLogger(__name__)
 EXPIRE_EVERY_S = 0.1
 # How long an idle executor may be dead before that is noticed: the next request should find a new one.
 LOOK_EVERY_S = 0.5
+# How many of the last steps are remembered, for people to look at.
+RECENT_STEPS = 64
 
 
 class DrivenExecutor(Protocol):
@@ -79,6 +83,7 @@ class Driver:
         self.dead = False  # down for good
         self._pending: tuple[SchedulerLimits, tuple[LaneLimits, ...]] | None = None  # limits to change to
         self.step_in_flight: Step | None = None
+        self.recent_steps: deque[RecentStep] = deque(maxlen=RECENT_STEPS)
         self._detokenizer = detokenizer
         self._live: dict[RequestId, _Live] = {}
         self._wake = asyncio.Event()
@@ -229,6 +234,8 @@ class Driver:
         self.journals.committing(outcome, now)
         events = self.scheduler.commit(step, outcome, now)
         self.journals.committed(step, outcome, now, predicted_ns, self._gauges)
+        tokens = (step.prefill_tokens, step.decode_tokens, step.pad_tokens)
+        self.recent_steps.append(RecentStep(step.id, *tokens, len(step.rows), (now - step.planned_ns) / 1e9))
         self._tell(events, now)
 
     def _gauges(self) -> dict[str, int]:

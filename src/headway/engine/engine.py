@@ -34,7 +34,7 @@ from headway.engine.snapshot import take_snapshot
 from headway.engine.stream import Delta, Stream
 from headway.engine.supervisor import SupervisedExecutor
 from headway.executors.executor import ExecutorInfo
-from headway.metrics.snapshot import Snapshot
+from headway.metrics.snapshot import RecentStep, Snapshot
 from headway.models import DEFAULT_MODEL, ChatTemplate, Progress
 
 Prompt = str | Sequence[int]
@@ -154,6 +154,11 @@ class Engine:
             memory_bytes=(resident_bytes() or 0) + (resident_bytes(self.executor_pid) or 0 if self.executor_pid else 0),
         )
 
+    @property
+    def recent_steps(self) -> Sequence[RecentStep]:
+        """What the last steps carried, oldest first."""
+        return tuple(_started(self._driver).recent_steps)
+
     # -- life ----------------------------------------------------------------------------------------------------
 
     async def start(self) -> None:
@@ -259,6 +264,10 @@ class Engine:
     def check_door(self) -> None:
         """Raise the `HeadwayError` with which any request would be refused now, before any work is done for one."""
         _started(self._driver).check_door()
+
+    def lane_of(self, request: Request) -> str:
+        """The name of the lane that a request waits in, or would."""
+        return self.front.lanes.lane_of(request)
 
     @property
     def default_slo(self) -> Slo:

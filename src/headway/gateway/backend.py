@@ -69,6 +69,9 @@ class Backend(Protocol):
     def reconfigure(self, /, **changes: Any) -> Any:
         """Change settings while serving, all or none. Returns the new configuration, or raises `ConfigError`."""
 
+    def lane_of(self, request: Request) -> str:
+        """The class of work that it belongs to."""
+
     def check_door(self) -> None:
         """Raise the `HeadwayError` with which any request at all would be refused now."""
 

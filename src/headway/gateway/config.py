@@ -12,6 +12,8 @@ class GatewayConfig:
     # Where fields that a request leaves out come from: the model's makers, or OpenAI's API alone.
     generation_config: Literal["auto", "none"] = "auto"
     secret: str = field(default="", repr=False)  # who does not present it as a bearer token is nobody; empty: no secret
+    # Under whose names numbers are told as well as under our own.
+    metrics_names: Literal["headway", "vllm"] = "headway"
     allowed_origins: tuple[str, ...] = ()  # whose web pages may read answers; "*" is anybody's
     # Connection pools in front of servers keep idle connections for up to 600 s. A server that
     # closes first loses a request that is already on its way, so ours outlives them.

@@ -13,7 +13,7 @@ from aiohttp import web
 
 from headway.core.errors import HeadwayError
 from headway.gateway import origins
-from headway.gateway.observe import call_line
+from headway.gateway.observe import OVER, REFUSAL, call_line
 from headway.gateway.service import EDGE, log
 from headway.wire.errors import error_body, retry_headers
 
@@ -46,6 +46,7 @@ async def edge(request: web.Request, handler: Handler) -> web.StreamResponse:
         metrics.in_flight -= 1
         resource = request.match_info.route.resource
         metrics.answered(resource.canonical if resource else "unmatched", status)
+        request.app[OVER](request, status)
         if traced is not None:
             traced.end(status)
         if log.isEnabledFor(logging.DEBUG):
@@ -63,6 +64,7 @@ async def _answered(request: web.Request, handler: Handler) -> web.StreamRespons
     try:
         return origins.preflight(request, allowed) or await handler(request)
     except HeadwayError as error:
+        request[REFUSAL] = error
         if error.status >= 500 and not retry_headers(error):
             log.error("request %s failed: %s", request[REQUEST_ID], error.message)
         return error_response(error)

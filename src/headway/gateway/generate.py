@@ -10,6 +10,7 @@ import msgspec
 from aiohttp import web
 
 from headway.core.errors import EngineFailed, HeadwayError, InvalidRequest, QueueFull
+from headway.core.request import NO_SLO, Usage
 from headway.engine.factories import TextTokenizer
 from headway.gateway.answers import Answer, ChatAnswer, CompletionAnswer, Output, usage_of
 from headway.gateway.backend import Backend, TokenStream
@@ -58,7 +59,7 @@ async def _generate(request: web.Request, prepare: Callable[[bytes], Call], path
     request[IGNORED] = call.ignored
     for one in call.requests:
         one.slo = slo
-    timing.ready()
+    timing.ready(_labels(service, call), slo)
     telling = request[TALLY] = Telling(call, ANSWERS[path](call, service.backend.tokenizer), timing)
     # A client that leaves cancels this handler at whatever it awaits, so leaving the block is what frees everything.
     with _submitted(service.backend, call) as streams:
@@ -72,13 +73,18 @@ async def whole_answer(service: Service, call: Call, path: str) -> Telling:
     """The whole answer to a call that has no client waiting. Cancelled, it leaves the engine."""
     timing = Timing(service.metrics)
     telling = Telling(call, ANSWERS[path](call, service.backend.tokenizer), timing)
-    timing.ready()
+    timing.ready(_labels(service, call), NO_SLO)
     with _submitted(service.backend, call) as streams:
         async with Merged(streams) as merged:
             while batch := await merged.next():
                 telling.keep(batch)
     telling.finish()
     return telling
+
+
+def _labels(service: Service, call: Call) -> Mapping[str, str]:
+    """What a call is counted by; the lane is that of its first request."""
+    return {"lane": service.backend.lane_of(call.requests[0]), "model": call.model}
 
 
 def _check_door(service: Service) -> QueueFull | None:
@@ -195,7 +201,15 @@ class Telling:
         """Check that every output ended, observe the times, and return the `Server-Timing` value."""
         if any(output.finish_reason is None for output in self.outputs):
             raise EngineFailed("The engine ended a sequence without saying why. Please report it.")
-        return self._timing.finished([output.times for output in self.outputs])
+        timing = self._timing.finished([output.times for output in self.outputs])
+        self._timing.ended("good", self._usage())
+        return timing
+
+    def over(self, outcome: str) -> None:
+        self._timing.ended(outcome, self._usage())
+
+    def _usage(self) -> Usage:
+        return Usage(self.prompt_tokens, self.output_tokens, self.cached_tokens)
 
     def _tail(self) -> Tail:
         if not self._call.include_usage:

@@ -7,15 +7,17 @@ and gateway: whatever is left of the total.
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
 from aiohttp import web
 
+from headway.core.errors import HeadwayError
 from headway.core.front.admission import NS_PER_S
-from headway.core.request import Times
+from headway.core.request import NO_SLO, Slo, Times, Usage
 from headway.engine.stream import Delta
+from headway.metrics.breakdown import Ended, Gaps
 from headway.metrics.exporter import Exporter
 
 MAX_PATH_CHARS = 200
@@ -24,7 +26,20 @@ MAX_PATH_CHARS = 200
 class Timing:
     """Clocks one call from its arrival: `received` and `ready` once, `token` per delta, `finished` at the end."""
 
-    __slots__ = ("_arrival_ns", "_last_ns", "_metrics", "_parts", "_ready_ns", "_received_ns", "_times", "_ttft_s")
+    __slots__ = (
+        "_arrival_ns",
+        "_gaps",
+        "_labels",
+        "_last_ns",
+        "_metrics",
+        "_parts",
+        "_ready_ns",
+        "_received_ns",
+        "_slo",
+        "_times",
+        "_told",
+        "_ttft_s",
+    )
 
     def __init__(self, metrics: Exporter) -> None:
         self._metrics = metrics
@@ -33,18 +48,23 @@ class Timing:
         self._parts: dict[str, float] = {}
         self._last_ns: dict[int, int] = {}  # by choice: when its last token came
         self._ttft_s: float | None = None
+        self._gaps = Gaps()
+        self._slo = NO_SLO
+        self._labels: Mapping[str, str] = {}
+        self._told = False  # how it ended
 
     def received(self) -> None:
         """The body is there."""
         self._received_ns = time.monotonic_ns()
         self._parts["network"] = (self._received_ns - self._arrival_ns) / NS_PER_S
-        self._metrics.network_s.observe(self._parts["network"])
+        self._metrics.network_s.note(self._parts["network"])
 
-    def ready(self) -> None:
-        """The prompt is tokenised."""
+    def ready(self, labels: Mapping[str, str], slo: Slo) -> None:
+        """The prompt is tokenised. `labels` is what it is counted by, `slo` what it is promised."""
+        self._labels, self._slo = labels, slo
         self._ready_ns = time.monotonic_ns()
         self._parts["tokenise"] = (self._ready_ns - self._received_ns) / NS_PER_S
-        self._metrics.tokenise_s.observe(self._parts["tokenise"])
+        self._metrics.tokenise_s.note(self._parts["tokenise"])
 
     def token(self, index: int, delta: Delta) -> None:
         count = len(delta.tokens)
@@ -60,8 +80,26 @@ class Timing:
             self._metrics.ttft_s.observe(ttft_s)
             return
         gap_s = (now - last) / NS_PER_S / count
-        for _ in range(count):
-            self._metrics.itl_s.observe(gap_s)
+        self._gaps.add(self._metrics.itl_s.observe(gap_s, count), gap_s, count)
+
+    def ended(self, outcome: str, usage: Usage) -> None:
+        """How it ended, as far as it got, and what it cost; the first to say so is believed."""
+        if self._told:
+            return
+        self._told = True
+        self._metrics.calls.ended(
+            Ended(
+                outcome=outcome,
+                input_tokens=usage.prompt_tokens,
+                cached_tokens=usage.cached_tokens,
+                output_tokens=usage.output_tokens,
+                ttft_s=self._ttft_s,
+                duration_s=(time.monotonic_ns() - self._arrival_ns) / NS_PER_S,
+                gaps=self._gaps,
+                promises=promises_kept(self._slo, self._ttft_s, self._gaps),
+                labels=self._labels,
+            )
+        )
 
     @property
     def ttft_s(self) -> float | None:
@@ -90,18 +128,18 @@ class Timing:
         """Observe the parts of every sequence; the `Server-Timing` value tells those of the one that ended last."""
         self._times = [one for one in times if one is not None]
         total_s = (time.monotonic_ns() - self._arrival_ns) / NS_PER_S
-        self._metrics.duration_s.observe(total_s)
+        self._metrics.duration_s.note(total_s)
         parts = self._parts
         reached = [one for one in times if one is not None and one.first_token_ns]
         for one in sorted(reached, key=lambda one: one.ended_ns):
             parts["queue"] = (one.started_ns - one.arrival_ns) / NS_PER_S
             parts["prefill"] = (one.first_token_ns - one.started_ns) / NS_PER_S
             parts["decode"] = (one.ended_ns - one.first_token_ns) / NS_PER_S
-            self._metrics.queue_s.observe(parts["queue"])
-            self._metrics.prefill_s.observe(parts["prefill"])
-            self._metrics.decode_s.observe(parts["decode"])
+            self._metrics.queue_s.note(parts["queue"])
+            self._metrics.prefill_s.note(parts["prefill"])
+            self._metrics.decode_s.note(parts["decode"])
         parts["gateway"] = max(0.0, total_s - sum(parts.values()))
-        self._metrics.gateway_s.observe(parts["gateway"])
+        self._metrics.gateway_s.note(parts["gateway"])
         return _server_timing({**parts, "total": total_s})
 
 
@@ -133,6 +171,9 @@ class Tally(Protocol):
         """What else is worth a span's attribute, by its name there."""
 
     def parts(self) -> Sequence[Part]: ...
+    def over(self, outcome: str) -> None:
+        """It is over and was not answered well, by `metrics.names.OUTCOMES`. Nothing where it has told its end."""
+
     @property
     def prompt_tokens(self) -> int: ...
     @property
@@ -142,6 +183,21 @@ class Tally(Protocol):
 
 
 TALLY = web.RequestKey("headway.tally", Tally)
+REFUSAL = web.RequestKey("headway.refusal", HeadwayError)  # what a call was answered with instead
+# Called with a request and the status of its answer when that is over, whatever became of it.
+OVER = web.AppKey[Callable[[web.Request, int], None]]("headway.over")
+
+
+def promises_kept(slo: Slo, ttft_s: float | None, gaps: Gaps | None) -> dict[str, bool]:
+    """Of each promise that was made, whether it was kept: TTFT, and the mean gap between tokens. What nobody saw, such
+    as the gaps of an answer in one piece, breaks none.
+    """
+    kept = {}
+    if slo.ttft_ns and ttft_s is not None:
+        kept["ttft"] = ttft_s * NS_PER_S <= slo.ttft_ns
+    if slo.itl_ns and gaps is not None and (count := gaps.count):
+        kept["itl"] = gaps.sum / count * NS_PER_S <= slo.itl_ns
+    return kept
 
 
 def call_line(request: web.Request, status: int, total_s: float) -> str:

@@ -11,6 +11,7 @@ import msgspec
 from headway.engine.config import EngineConfig
 from headway.engine.engine import RECONFIGURABLE
 from headway.gateway.background.batch.request import BatchRequest
+from headway.gateway.dashboard.routes import PARAMETERS
 from headway.gateway.edge import IGNORED_HEADER, MAX_IGNORED
 from headway.gateway.promises import HEADERS, MAX_MS
 from headway.setting import Setting
@@ -58,6 +59,7 @@ _EVENTS = {
     }
 }
 _TEXT = {"text/plain": {"schema": {"type": "string"}}}
+_HTML = {"text/html": {"schema": {"type": "string"}}}
 _OBJECT = {"application/json": {"schema": {"type": "object"}}}
 _HEADERS = {
     "x-request-id": {"description": "The client's own id when it sent a usable one.", "schema": {"type": "string"}},
@@ -116,7 +118,9 @@ def describe(names: Sequence[str], version: str, *, store: bool = False) -> dict
             "/detokenize": _post("detokenize", "DetokenizeRequest", _json("Detokenized"), (404,)),
             "/v1/models": _get("models", _json("ModelList")),
             "/v1/models/{model}": _get("model", _json("ModelCard"), (404,), path_parameter="model"),
-            "/": _get("index", _json("Index")),
+            "/": _get("index", _json("Index") | _HTML),
+            "/dashboard": _get("dashboard", _HTML),
+            "/dashboard/data": _dashboard_data(),
             "/version": _get("version", _json("Version")),
             "/health": _get("health", _json("Health"), (503,)),
             "/ping": _get("ping", _json("Health"), (503,)),
@@ -152,6 +156,15 @@ def _store_paths() -> dict[str, Any]:
         "/v1/batches/{id}": does("get", "batch"),
         "/v1/batches/{id}/cancel": does("post", "cancelBatch", 409),
     }
+
+
+def _dashboard_data() -> dict[str, Any]:
+    data = _get("dashboardData", _OBJECT, (400,))
+    data["get"]["parameters"] = [
+        {"name": name, "in": "query", "description": meaning, "schema": {"type": "string"}}
+        for name, meaning in PARAMETERS.items()
+    ]
+    return data
 
 
 def routes(described: dict[str, Any]) -> list[str]:

@@ -14,7 +14,7 @@ from headway.core.errors import HeadwayError, InvalidRequest
 from headway.gateway.backend import Backend
 from headway.gateway.config import GatewayConfig
 from headway.gateway.prepare import Preparer
-from headway.metrics.exporter import EdgeExporter, Exporter, SnapshotCollector
+from headway.metrics.exporter import EdgeExporter, Exporter, SnapshotCollector, vllm_numbers
 from headway.wire import limits, translate
 
 if TYPE_CHECKING:  # an extra
@@ -77,6 +77,9 @@ class Service(Edge):
         self.names = (config.served_model_name or backend.model.name,)
         recommended = backend.model.sampling_defaults if config.generation_config == "auto" else {}
         self.sampling_defaults = {**translate.SAMPLING_DEFAULTS, **recommended}
+        if config.metrics_names == "vllm":
+            block_size = getattr(getattr(backend, "info", None), "block_size", None)
+            self.metrics.tell_as_vllm(lambda: vllm_numbers(backend.snapshot(), self.names[0], block_size))
         self.preparer = Preparer(backend, self.names, self.sampling_defaults)
         self._threads = ThreadPoolExecutor(config.tokenise_threads, thread_name_prefix="headway-tokenise")
         # Keeps a call (its path, its body) for later; None where there is no store.

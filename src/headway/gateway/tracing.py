@@ -11,6 +11,7 @@ from collections.abc import Mapping, Sequence
 
 from aiohttp import web
 from opentelemetry import trace
+from opentelemetry.sdk.metrics.export import MetricExporter
 from opentelemetry.sdk.resources import Resource
 from opentelemetry.sdk.trace import TracerProvider
 from opentelemetry.sdk.trace.export import BatchSpanProcessor, SpanExporter
@@ -35,6 +36,9 @@ class Tracing:
         self._provider = TracerProvider(resource=resource, shutdown_on_exit=False)
         self._provider.add_span_processor(BatchSpanProcessor(exporter))
         self._tracer = self._provider.get_tracer("headway", version)
+        self.resource = resource
+        self.version = version
+        self.metric_exporter: MetricExporter | None = None  # where numbers go, beside the spans
 
     def begin(self, request: web.Request) -> Traced | None:
         return Traced(self._tracer, request) if request.path.startswith("/v1/") else None

@@ -4,13 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
 
-from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
+from prometheus_client import CollectorRegistry, Counter, Gauge, generate_latest
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
 from prometheus_client.metrics_core import Metric as MetricFamily
 from prometheus_client.registry import Collector
 
-from headway.metrics.names import METRICS
+from headway.metrics.breakdown import Calls
+from headway.metrics.histogram import Histogram
+from headway.metrics.names import METRICS, Metric
 from headway.metrics.snapshot import Snapshot
+from headway.metrics.text import histograms, series
+from headway.metrics.vllm_names import Numbers, vllm_text
 
 
 class SnapshotCollector(Collector):
@@ -63,31 +67,55 @@ class SnapshotCollector(Collector):
 
 class EdgeExporter:
     """What every HTTP edge counts, beside what `collector` reads, on a registry of its own: two services in one process
-    do not collide.
+    do not collide. `times` are histograms that are observed elsewhere; they and `calls` are asked for at each scrape.
     """
 
     content_type = "text/plain; version=0.0.4; charset=utf-8"
 
-    def __init__(self, collector: Collector) -> None:
+    def __init__(
+        self, collector: Collector, calls: Callable[[], Calls], times: Callable[[], Mapping[Metric, Histogram]]
+    ) -> None:
         self.registry = CollectorRegistry(auto_describe=False)
         self.registry.register(collector)
-        self.responses = self._count("headway_http_responses_total")
+        self._calls = calls
+        self._times = times
         self.stream_errors = self._count("headway_stream_errors_total")
         self.in_flight = 0  # API calls being answered
         in_flight = METRICS["headway_http_requests_in_flight"]
         Gauge(in_flight.name, in_flight.meaning, registry=self.registry).set_function(lambda: self.in_flight)
-        self._answered: dict[tuple[str, int], Counter] = {}
+        # Writes what goes to a scrape as well: the same numbers under other names.
+        self.also: list[Callable[[], str]] = []
+        self._answered: dict[tuple[str, int], int] = {}
+
+    @property
+    def calls(self) -> Calls:
+        return self._calls()
+
+    @property
+    def times(self) -> Mapping[Metric, Histogram]:
+        return self._times()
 
     def render(self) -> bytes:
         """Prometheus' text format, version 0.0.4."""
-        return generate_latest(self.registry)
+        parts = [histograms(metric, {(): histogram}) for metric, histogram in self.times.items()]
+        answers = {(route, str(status)): count for (route, status), count in self._answered.items()}
+        parts += [series(METRICS["headway_http_responses_total"], answers), self.calls.text()]
+        parts += [write() for write in self.also]
+        return generate_latest(self.registry) + "".join(parts).encode()
+
+    def tell_as_vllm(self, read: Callable[[], Numbers]) -> None:
+        """Tell vLLM's names as well, from now on."""
+
+        def write() -> str:
+            times = {metric.name: histogram for metric, histogram in self.times.items()}
+            return vllm_text(read(), times, self.calls)
+
+        self.also.append(write)
 
     def answered(self, route: str, status: int) -> None:
-        """Count an answer. Finding a counter by its labels costs more than all the rest, so it is found once."""
-        counter = self._answered.get((route, status))
-        if counter is None:
-            counter = self._answered[route, status] = self.responses.labels(route, str(status))
-        counter.inc()
+        """Count an answer."""
+        key = route, status
+        self._answered[key] = self._answered.get(key, 0) + 1
 
     def _count(self, name: str) -> Counter:
         metric = METRICS[name]
@@ -98,7 +126,8 @@ class Exporter(EdgeExporter):
     """An engine's as well: how long each part of a call took."""
 
     def __init__(self, collector: SnapshotCollector) -> None:
-        super().__init__(collector)
+        calls, self._own = Calls(("lane", "model")), dict[Metric, Histogram]()
+        super().__init__(collector, lambda: calls, lambda: self._own)
         self.ttft_s = self._histogram("headway_time_to_first_token_seconds")
         self.itl_s = self._histogram("headway_inter_token_latency_seconds")
         self.duration_s = self._histogram("headway_request_duration_seconds")
@@ -111,7 +140,8 @@ class Exporter(EdgeExporter):
 
     def _histogram(self, name: str) -> Histogram:
         metric = METRICS[name]
-        return Histogram(name, metric.meaning, buckets=metric.buckets, registry=self.registry)
+        histogram = self._own[metric] = Histogram(metric.buckets)
+        return histogram
 
 
 def _gauge(name: str, value: float | Mapping[str, int]) -> GaugeMetricFamily:
@@ -132,3 +162,21 @@ def _counter(name: str, value: float | Mapping[str, int]) -> CounterMetricFamily
     for label, count in value.items():
         family.add_metric([label], count)
     return family
+
+
+def vllm_numbers(now: Snapshot, model: str, block_size: int | None) -> Numbers:
+    """An engine's, as vLLM would tell them."""
+    return Numbers(
+        model=model,
+        running=now.running,
+        waiting=now.waiting,
+        kv_usage_ratio=now.kv_usage_ratio,
+        preemptions_total=now.preemptions_total,
+        prompt_tokens_total=now.prefill_tokens_total,
+        generation_tokens_total=now.decode_tokens_total,
+        prefix_lookup_tokens_total=now.prefix_lookup_tokens_total,
+        prefix_hit_tokens_total=now.prefix_hit_tokens_total,
+        ended_total=now.ended_total,
+        kv_blocks=now.kv_blocks_total,
+        block_size=block_size,
+    )

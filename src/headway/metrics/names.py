@@ -7,10 +7,26 @@ from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Literal
 
-# OpenTelemetry's GenAI buckets, so that dashboards made for other servers fit.
-TTFT_BUCKETS_S = (0.001, 0.005, 0.01, 0.02, 0.04, 0.06, 0.08, 0.1, 0.25, 0.5, 0.75, 1.0, 2.5, 5.0, 7.5, 10.0)
-ITL_BUCKETS_S = (0.01, 0.025, 0.05, 0.075, 0.1, 0.15, 0.2, 0.3, 0.4, 0.5, 0.75, 1.0, 2.5)
-DURATION_BUCKETS_S = tuple(0.01 * 2**i for i in range(14))  # 0.01 ... 81.92
+# vLLM's buckets, which hold OpenTelemetry's of GenAI, and finer ones below: dashboards made for other servers fit.
+TTFT_BUCKETS_S = (
+    *(0.001, 0.005, 0.01, 0.02, 0.04, 0.06, 0.08, 0.1, 0.25, 0.5, 0.75, 1.0, 2.5, 5.0, 7.5, 10.0),
+    *(20.0, 40.0, 80.0, 160.0, 640.0, 2560.0),
+)
+VLLM_ITL_BUCKETS_S = (
+    *(0.01, 0.025, 0.05, 0.075, 0.1, 0.15, 0.2, 0.3, 0.4, 0.5, 0.75, 1.0, 2.5),
+    *(5.0, 7.5, 10.0, 20.0, 40.0, 80.0),
+)
+ITL_BUCKETS_S = (0.001, 0.0025, 0.005, *VLLM_ITL_BUCKETS_S)
+OTEL_DURATION_BUCKETS_S = (0.01, 0.02, 0.04, 0.08, 0.16, 0.32, 0.64, 1.28, 2.56, 5.12, 10.24, 20.48, 40.96, 81.92)
+VLLM_DURATION_BUCKETS_S = (
+    *(0.3, 0.5, 0.8, 1.0, 1.5, 2.0, 2.5, 5.0, 10.0, 15.0, 20.0, 30.0, 40.0, 50.0, 60.0),
+    *(120.0, 240.0, 480.0, 960.0, 1920.0, 7680.0),
+)
+DURATION_BUCKETS_S = tuple(sorted({*OTEL_DURATION_BUCKETS_S, *VLLM_DURATION_BUCKETS_S}))
+TOKENS_BUCKETS = tuple(float(digit * 10**power) for power in range(7) for digit in (1, 2, 5))
+# By tenant and the like: coarser, since there are so many of them.
+BY_LATENCY_BUCKETS_S = (0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 25.0, 60.0, 180.0, 600.0)
+BY_ITL_BUCKETS_S = (0.005, 0.01, 0.025, 0.05, 0.075, 0.1, 0.15, 0.2, 0.3, 0.5, 1.0, 2.5, 10.0)
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,6 +83,18 @@ _TABLE = (
         "Requests that left: stop and length finished their output, cancelled, expired and failed did not.",
         ("reason",),
     ),
+    Metric(
+        "headway_requests_total",
+        "counter",
+        "Requests once each, by how they ended: good and late were answered, limited, refused and invalid not let in.",
+        ("outcome",),
+    ),
+    Metric(
+        "headway_promises_total",
+        "counter",
+        "Promises to requests that were answered, kept or broken.",
+        ("promise", "kept"),
+    ),
     Metric("headway_requests_refused_total", "counter", "Requests turned away, by error code.", ("code",)),
     Metric(
         "headway_http_responses_total",
@@ -98,6 +126,13 @@ _TABLE = (
         "Arrival of the call to the end of its last output.",
         buckets=DURATION_BUCKETS_S,
     ),
+    Metric(
+        "headway_request_input_tokens", "histogram", "Prompt tokens of an answered request.", buckets=TOKENS_BUCKETS
+    ),
+    Metric(
+        "headway_request_output_tokens", "histogram", "Output tokens of an answered request.", buckets=TOKENS_BUCKETS
+    ),
+    Metric("headway_cached_tokens_total", "counter", "Prompt tokens of requests that ended, found in a prefix cache."),
     # The parts of a call's time, end to end. Sequences have a queue, a prefill and a decode; calls have the rest.
     Metric("headway_network_seconds", "histogram", "Receiving the body of a call.", buckets=TTFT_BUCKETS_S),
     Metric(
@@ -122,4 +157,47 @@ _TABLE = (
     ),
 )
 
-METRICS: Mapping[str, Metric] = MappingProxyType({metric.name: metric for metric in _TABLE})
+# How a request ended, each in exactly one way.
+OUTCOMES: Mapping[str, str] = MappingProxyType(
+    {
+        "good": "It was answered, and everything that it was promised was kept.",
+        "late": "It was answered, and a promise to it was broken.",
+        "failed": "It was let in and its answer is an error, or broke off.",
+        "cancelled": "Its client left, or read nothing any more.",
+        "expired": "It waited too long, and was told so.",
+        "limited": "It was not let in, by a limit of its tenant or a full queue: status 429.",
+        "refused": "It was not let in, for want of capacity: status 503 and the like.",
+        "invalid": "It was not let in, since it asked for what cannot be: status 400, 404 and the like.",
+    }
+)
+
+DIMENSIONS = ("tenant", "lane", "worker", "model")
+_OF_ONE: dict[str, tuple[Literal["counter", "histogram"], str, tuple[float, ...]]] = {
+    "requests_total": ("counter", "Requests that ended, by {} and outcome.", ()),
+    "input_tokens_total": ("counter", "Prompt tokens of requests that ended, by {}.", ()),
+    "cached_tokens_total": ("counter", "Those of them that were found in a prefix cache, by {}.", ()),
+    "output_tokens_total": ("counter", "Output tokens of requests that ended, by {}.", ()),
+    "time_to_first_token_seconds": ("histogram", "TTFT by {}; counted when the request ends.", BY_LATENCY_BUCKETS_S),
+    "inter_token_latency_seconds": ("histogram", "ITL by {}; counted when the request ends.", BY_ITL_BUCKETS_S),
+    "request_duration_seconds": ("histogram", "E2E of requests that were answered, by {}.", BY_LATENCY_BUCKETS_S),
+}
+
+
+def of_dimension(dimension: str) -> dict[str, Metric]:
+    """The metrics that there are by tenant, lane, worker or model, by what they count."""
+    made = {}
+    for what, (kind, meaning, buckets) in _OF_ONE.items():
+        labels = (dimension, "outcome") if what == "requests_total" else (dimension,)
+        made[what] = Metric(f"headway_{dimension}_{what}", kind, meaning.format(dimension), labels, buckets)
+    return made
+
+
+def _by_dimension(*dimensions: str) -> Mapping[str, Metric]:
+    return MappingProxyType({one.name: one for each in dimensions for one in of_dimension(each).values()})
+
+
+METRICS: Mapping[str, Metric] = MappingProxyType(
+    {metric.name: metric for metric in _TABLE} | dict(_by_dimension("lane", "model"))
+)
+# Of a gateway beside those: an engine alone has neither tenants nor workers.
+GATEWAY_DIMENSIONS: Mapping[str, Metric] = _by_dimension("tenant", "worker")

@@ -1,8 +1,9 @@
-"""`Snapshot`: every number of an engine at one moment. `/load`, `/metrics` and the dashboard read nothing else."""
+"""`Snapshot`: every number of an engine at one moment: what `/load`, `/metrics` and the dashboard read."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import NamedTuple
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,3 +49,14 @@ class Snapshot:
     @property
     def kv_usage_ratio(self) -> float:
         return self.kv_blocks_used / self.kv_blocks_total if self.kv_blocks_total else 0.0
+
+
+class RecentStep(NamedTuple):
+    """What one of an engine's last steps carried, and how long it took from plan to commit."""
+
+    id: int
+    prefill_tokens: int
+    decode_tokens: int
+    pad_tokens: int
+    sequences: int
+    seconds: float

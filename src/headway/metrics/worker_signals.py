@@ -61,6 +61,7 @@ _GAUGES: dict[str, dict[str, str]] = {
     "dcgm": {
         "DCGM_FI_DEV_FB_FREE": "memory_free",
         "DCGM_FI_DEV_FB_USED": "memory_used",
+        "DCGM_FI_DEV_GPU_UTIL": "accelerator_percent",
     },
 }
 # Histograms, of which the sum and the count are read: what lies between two answers is what is recent.
@@ -85,7 +86,7 @@ _HISTOGRAMS: dict[str, dict[str, str]] = {
     },
 }
 _INFO = "vllm:cache_config_info"
-_MOST = frozenset({"kv_used_ratio"})  # of several engines the tightest counts; all else adds up
+_MOST = frozenset({"kv_used_ratio", "accelerator_percent"})  # of several the tightest counts; all else adds up
 # Who speaks here, where a text has lines of more than one.
 _PASSENGERS = frozenset({"dcgm"})
 
@@ -127,6 +128,8 @@ def read_metrics(text: str) -> Sample | None:
     parts: dict[tuple[str, str], dict[str, float]] = {}  # (histogram, our name) -> its sum and its count
     capacity_tokens, source = 0.0, ""
     for name, labels, value in _lines(text):
+        if source == "headway" and name.startswith("vllm:"):
+            continue  # its own numbers under other names: they would be counted twice
         if name == _INFO:
             told = dict(_LABEL.findall(labels))
             flags |= told
@@ -260,6 +263,8 @@ class Meter:
             signals["kv_used_ratio"] = min(1.0, max(0.0, signals["kv_used_ratio"]))
         if (headroom := _headroom(sample.values)) is not None:
             signals["memory_headroom_ratio"] = headroom
+        if "accelerator_percent" in sample.values:
+            signals["accelerator_used_ratio"] = min(1.0, max(0.0, sample.values["accelerator_percent"] / 100))
         for name, total in self._totals(sample):
             mean = self._mean(name, total, at_ns)
             if mean is not None:

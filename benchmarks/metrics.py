@@ -1,0 +1,186 @@
+"""What it costs to know: throughput with metrics and without, in turns, and how long a scrape takes.
+
+Two gateways before the same instant upstreams, the second of which counts nothing (`sides/unmetered`); a client asks
+one and then the other, and the CPU of each is divided by what it did. Then a scrape of 32 tenants, 3 lanes and 8
+workers, each of which met each other.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import json
+import statistics
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from itertools import product
+from pathlib import Path
+from typing import Any
+
+from benchmarks import servers
+from benchmarks.gateway import cpu_s, hammer, upstream
+from headway.core.fleet.routing import Choice
+from headway.core.fleet.worker import WorkerLoad, WorkerSpec
+from headway.core.front.admission import AdmissionLimits
+from headway.core.front.front import Front, FrontLimits
+from headway.core.request import Slo, Usage
+from headway.gateway.fleet import FleetDriver
+from headway.gateway.fleet.figures import Figures
+from headway.gateway.fleet.metrics import FleetCollector, times_of
+from headway.gateway.fleet.trail import NS_PER_S, Trail
+from headway.metrics.breakdown import Ended, Gaps
+from headway.metrics.exporter import EdgeExporter
+
+TARGET_COST_RATIO, TARGET_SCRAPE_MS = 0.02, 20.0
+TENANTS, LANES, WORKERS = 32, ("short", "long-prompt", "long-output"), 8
+SCRAPES = 50
+
+
+@contextlib.contextmanager
+def gateway(urls: list[str], folder: Path, *, metered: bool) -> Iterator[servers.Server]:
+    config = folder / "gateway.toml"
+    workers = "".join(f'[[worker]]\nurl = "{url}"\nid = "w{n}"\nkind = "openai"\n' for n, url in enumerate(urls))
+    config.write_text(f'log-level = "warning"\nslo-ttft = 5.0\nslo-itl = 1.0\n{workers}')
+    port = servers.free_port()
+    program = ["headway", "serve"] if metered else ["benchmarks.sides.unmetered"]
+    command = [sys.executable, "-m", *program, "--config", str(config), "--port", str(port)]
+    with servers.Server(command, port) as server:
+        yield server
+
+
+def measured(sides: dict[str, servers.Server], what: str, rounds: int, seconds: float) -> dict[str, list[float]]:
+    """CPU in µs of a request, or of a chunk of a stream, of each side, round by round."""
+    flags = ["--connections", "16", "--seconds", str(seconds)] if what == "requests" else ["--rounds", "3"]
+    found: dict[str, list[float]] = {name: [] for name in sides}
+    for number in range(rounds + 1):
+        for name, server in sides.items():
+            before = cpu_s(server)
+            said = hammer(what, server.url, "", *flags)
+            done = said["chunks"] if what == "streams" else said["requests_per_s"] * seconds
+            if number:  # the first round warms
+                found[name].append(1e6 * (cpu_s(server) - before) / done)
+    return found
+
+
+def counting() -> dict[str, float]:
+    """What counting a call takes in this process, in µs, and a chunk of a stream: the fastest of many, which other work
+    on the machine disturbs least.
+    """
+    figures, choice = Figures(), Choice("worker-0", {}, {})
+    usage, slo = Usage(10, 64, 0), Slo(ttft_ns=5 * NS_PER_S, itl_ns=NS_PER_S)
+
+    def call() -> None:
+        trail = Trail(figures)
+        trail.tenant, trail.lane, trail.model, trail._slo = "acme", "short", "m", slo
+        trail.sent_ns = trail.first_ns = trail.arrival_ns
+        trail.tries = [(choice, "")]
+        trail.ended("stop", usage)
+
+    streamed = Trail(figures)
+    streamed.first_ns = streamed._last_ns = streamed.arrival_ns
+
+    def chunk() -> None:
+        streamed.passed(streamed.output_tokens + 1, exact=False)
+
+    return {
+        "call_us": _fastest_us(call),
+        "trail_us": _fastest_us(lambda: Trail(figures)),
+        "chunk_us": _fastest_us(chunk),
+    }
+
+
+def _fastest_us(do: Callable[[], object], times: int = 1024, tries: int = 200) -> float:
+    """Of one, on average over so many: what is added up only now and then is in it."""
+    found = []
+    for _ in range(tries):
+        began = time.perf_counter()
+        for _ in range(times):
+            do()
+        found.append((time.perf_counter() - began) / times)
+    return 1e6 * min(found)
+
+
+def cost(found: dict[str, list[float]]) -> dict[str, float]:
+    """Of pairs that were measured one after the other: the median of their ratios."""
+    ratios = [metered / bare for metered, bare in zip(found["metered"], found["bare"], strict=True)]
+    return {
+        "metered_us": statistics.median(found["metered"]),
+        "bare_us": statistics.median(found["bare"]),
+        "cost_ratio": statistics.median(ratios) - 1,
+        "lowest": min(ratios) - 1,
+        "highest": max(ratios) - 1,
+    }
+
+
+def scrape() -> dict[str, float]:
+    """Writing the answer, in this process: the event loop does nothing else meanwhile."""
+    front = Front(AdmissionLimits(1 << 20, 1 << 40), FrontLimits(), remote=True)
+    driver, figures = FleetDriver(front), Figures()
+    for number in range(WORKERS):
+        front.add_worker(WorkerSpec(id=f"worker-{number}", models=frozenset({"m"})), driver.clock())
+        load = WorkerLoad.at(driver.clock(), running=3.0, waiting=1.0, kv_used_ratio=0.5, ttft_s=0.1, itl_s=0.02)
+        front.observe(f"worker-{number}", load, driver.clock())
+    for tenant, lane, worker in product(range(TENANTS), LANES, range(WORKERS)):
+        gaps = Gaps()
+        for gap_s in (0.004, 0.02, 0.03, 0.4):
+            gaps.add(figures.itl_s.observe(gap_s), gap_s, 1)
+        labels = {"tenant": f"tenant-{tenant}", "lane": lane, "worker": f"worker-{worker}", "model": "m"}
+        for outcome in ("good", "failed", "cancelled", "limited"):
+            figures.calls.ended(Ended(outcome, 900, 0, 5, 0.2, 0.7, gaps, None, labels))
+    exporter = EdgeExporter(FleetCollector(driver, figures), lambda: figures.calls, lambda: times_of(figures))
+    exporter.render()
+    times_ms = []
+    for _ in range(SCRAPES):
+        began = time.perf_counter()
+        body = exporter.render()
+        times_ms.append(1e3 * (time.perf_counter() - began))
+    return {
+        "lines": float(body.count(b"\n")),
+        "kilobytes": len(body) / 1e3,
+        "median_ms": statistics.median(times_ms),
+        "p90_ms": sorted(times_ms)[int(0.9 * SCRAPES)],
+        "fastest_ms": min(times_ms),
+    }
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--rounds", type=int, default=9)
+    parser.add_argument("--seconds", type=float, default=4.0, help="of each measurement of requests")
+    parser.add_argument("--json", type=Path, metavar="FILE", help="write the figures to FILE")
+    given = parser.parse_args()
+    told: dict[str, Any] = {"scrape": scrape(), "counting": counting()}
+    with contextlib.ExitStack() as stack:
+        for what, flags in (("requests", ()), ("streams", ("--tokens", "64", "--gap", "0.02"))):
+            folder = Path(stack.enter_context(tempfile.TemporaryDirectory()))
+            urls = [stack.enter_context(upstream(*flags)).url for _ in range(2)]
+            sides = {
+                "metered": stack.enter_context(gateway(urls, folder, metered=True)),
+                "bare": stack.enter_context(gateway(urls, folder, metered=False)),
+            }
+            told[what] = cost(measured(sides, what, given.rounds, given.seconds))
+    for what, unit in (("requests", "request"), ("streams", "chunk")):
+        one = told[what]
+        print(
+            f"{what}: {one['metered_us']:.1f} us of CPU a {unit}, {one['bare_us']:.1f} without metrics: "
+            f"{one['cost_ratio']:+.1%} ({one['lowest']:+.1%} to {one['highest']:+.1%}; target {TARGET_COST_RATIO:.0%})"
+        )
+    one = told["counting"]
+    print(
+        f"in this process: {one['call_us'] - one['trail_us']:.1f} us to count a call, {one['chunk_us']:.2f} a chunk; "
+        f"of a gateway's CPU without it {(one['call_us'] - one['trail_us']) / told['requests']['bare_us']:.1%} "
+        f"and {one['chunk_us'] / told['streams']['bare_us']:.1%}"
+    )
+    one = told["scrape"]
+    print(
+        f"scrape: {one['median_ms']:.1f} ms, p90 {one['p90_ms']:.1f} (target {TARGET_SCRAPE_MS:g}); "
+        f"{one['lines']:,.0f} lines, {one['kilobytes']:,.0f} kB"
+    )
+    if given.json:
+        given.json.write_text(json.dumps(told, indent=2))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,97 @@
+"""`headway explain`: what a metric, lane, level, error code, flag or any other name here means."""
+
+from __future__ import annotations
+
+from difflib import get_close_matches
+from typing import TYPE_CHECKING, Annotated
+
+from cyclopts import App, Parameter
+
+from headway.core.errors import ConfigError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from rich.console import Console
+
+    from headway.cli.explain.entries import Entry
+
+app = App(name="explain")
+NEAREST = 5
+_ENDINGS = ("_bucket", "_sum", "_count", "_created")  # of the series of one metric
+
+Name = Annotated[
+    str | None,
+    Parameter(
+        help="What to explain, or a kind of which to list all.",
+        show_default=lambda _: "list the kinds",
+        allow_leading_hyphen=True,  # flags have a meaning as well
+    ),
+]
+
+
+@app.default
+def explain(name: Name = None, /) -> None:
+    """Tell what a metric, lane, level, error code, goal, flag or header means: the words of the reference."""
+    from rich.console import Console
+
+    from headway.cli.explain.entries import KINDS, entries
+
+    console = Console(highlight=False, soft_wrap=True)
+    if name is None:
+        for kind, (about, _) in KINDS.items():
+            all_of = entries(kind)
+            console.print(f"{kind:<8} {about}: {len(all_of)}, such as {all_of[0].name}", markup=False)
+        console.print("\nheadway explain NAME tells what it means; headway explain metric lists all of a kind.")
+        return
+    if name in KINDS:
+        for entry in entries(name):
+            console.print(f"{entry.name}: {entry.meaning}", markup=False)
+        return
+    every = [entry for kind in KINDS for entry in entries(kind)]
+    found = named(name, every)
+    if not found:
+        nearest = nearest_names(name, every)
+        meant = f" Nearest: {', '.join(nearest)}." if nearest else ""
+        raise ConfigError(
+            f"Nothing here is called {name[:80]!r}.{meant} `headway explain` lists what there is.", param="name"
+        )
+    for number, entry in enumerate(found):
+        if number:
+            console.print()
+        _show(console, entry)
+
+
+def _show(console: Console, entry: Entry) -> None:
+    console.print(f"{entry.name}, {entry.kind}", style="bold", markup=False)
+    console.print(entry.meaning, markup=False)
+    width = max(map(len, entry.facts), default=0)
+    for fact, value in entry.facts.items():
+        console.print(f"  {fact:<{width}}  {value}", markup=False)
+    if entry.page:
+        console.print(f"  docs/reference/{entry.page}", style="dim", markup=False)
+
+
+def plain(name: str) -> str:
+    """As names are compared: without dashes in front, brackets of a series, and case."""
+    word = name.strip().partition("{")[0].lower().lstrip("-")
+    return word.replace("-", "_")
+
+
+def named(name: str, every: Iterable[Entry]) -> list[Entry]:
+    """Those of that name, of whatever kind; of a series of a histogram, its metric."""
+    every = list(every)
+    for word in (plain(name), *(plain(name).removesuffix(end) for end in _ENDINGS if plain(name).endswith(end))):
+        if found := [entry for entry in every if plain(entry.name) == word]:
+            return found
+    return []
+
+
+def nearest_names(name: str, every: Iterable[Entry]) -> list[str]:
+    """By spelling, and those that hold it."""
+    word, names = plain(name), dict[str, str]()
+    for entry in every:
+        names.setdefault(plain(entry.name), entry.name)
+    holding = [one for one in names if len(word) >= 3 and word in one]
+    close = [*get_close_matches(word, names, NEAREST, 0.6), *sorted(holding, key=len)]
+    return [names[one] for one in dict.fromkeys(close)][:NEAREST]
