@@ -20,6 +20,8 @@ import headway
 from headway.cli import app, version
 from headway.cli.bench.flags import NOT_OF, PROFILE_KEYS
 from headway.cli.config import MODEL_KEY, SERVE_KEYS, Key
+from headway.cli.explain.entries import KINDS, Entry, entries
+from headway.cli.explain.words import CODES
 from headway.cli.fleet.tables import TENANT_KEYS, TOKENIZER_KEYS, WORKER_KEYS
 from headway.cli.goals import GOALS
 from headway.cli.toml_file import toml
@@ -33,6 +35,7 @@ from headway.loadtest.report.csv_file import COLUMNS
 from headway.loadtest.report.json_file import json_schema
 from headway.loadtest.result import SCHEMA_VERSION
 from headway.metrics.names import METRICS, Metric
+from headway.metrics.vllm_names import VLLM_METRICS
 from headway.models import DEFAULT_MODEL
 from headway.models.convert import ARCHITECTURES, MATRIX_TYPES, VECTOR_TYPES
 from headway.models.fetch import BUILT_IN
@@ -63,6 +66,12 @@ trims nothing. `headway serve --goal NAME --print-config` prints all that holds,
 METRICS_ARE = "Prometheus text at `/metrics`. Units are part of the name."
 FLEET_METRICS_ARE = "With `--worker`, beside those above that are no engine's. What a worker does not say is not there."
 STORE_METRICS_ARE = "With `--store`."
+VLLM_METRICS_ARE = """With `--metrics-names vllm`, beside our own. A gateway tells those that it knows; several models
+are one, their names with commas between."""
+
+WORDS_ARE = """# Words
+
+What has no page of its own. `headway explain NAME` tells these and all others: metrics, flags, goals, states."""
 
 MEANINGS = {
     "worker": {
@@ -139,12 +148,13 @@ def table(*columns: str, rows: Iterator[tuple[str, ...]]) -> str:
 
 def cli() -> str:
     parts = ["# Command line"]
-    parts += [help_of(command) for command in ([], ["serve"], ["generate"], ["fetch"], ["kv"])]
+    parts += [help_of(command) for command in ([], ["serve"], ["generate"], ["fetch"], ["kv"], ["plan"])]
     parts += [help_of(["keys", command]) for command in ("create", "list", "revoke")]
     parts += [help_of(["bench"])]
     parts += [profile_flags(name) for name in PROFILES if name != "concurrency"]
     parts += [help_of(["bench", command]) for command in ("sweep", "stable", "compare", "report")]
     parts += [help_of(["batch", command]) for command in ("run", "status", "resume", "retry")]
+    parts += [help_of([command]) for command in ("simulate", "explain", "top", "doctor", "check")]
     return "\n\n".join(parts)
 
 
@@ -218,6 +228,8 @@ def http_api() -> str:
             if headers := [one for one in operation.get("parameters", ()) if one["in"] == "header"]:
                 rows = ((f"`{one['name']}`", shape(one["schema"]), one["description"]) for one in headers)
                 parts.append(table("header", "value", "", rows=rows))
+            if query := [one for one in operation.get("parameters", ()) if one["in"] == "query"]:
+                parts.append(table("query", "", rows=((f"`{one['name']}`", one["description"]) for one in query)))
             if body := operation.get("requestBody"):
                 name = body["content"]["application/json"]["schema"]["$ref"].rsplit("/", 1)[-1]
                 parts.append(fields(schemas, name))
@@ -342,9 +354,29 @@ def metrics() -> str:
         )
         return table("name", "kind", "labels", "meaning", rows=rows)
 
-    own, fleet, kept = (listed(table.values()) for table in (METRICS, FLEET_METRICS, BACKGROUND_METRICS))
+    own, fleet, kept, vllm = (
+        listed(table.values()) for table in (METRICS, FLEET_METRICS, BACKGROUND_METRICS, VLLM_METRICS)
+    )
     gateway = f"## Of a gateway\n\n{FLEET_METRICS_ARE}\n\n{fleet}\n\n## Of a store\n\n{STORE_METRICS_ARE}\n\n{kept}"
-    return f"# Metrics\n\n{METRICS_ARE}\n\n{own}\n\n{gateway}"
+    others = f"## Under vLLM's names\n\n{VLLM_METRICS_ARE}\n\n{vllm}"
+    return f"# Metrics\n\n{METRICS_ARE}\n\n{own}\n\n{gateway}\n\n{others}"
+
+
+def words() -> str:
+    """What has no page of its own; `headway explain` tells it as well."""
+    parts = [WORDS_ARE]
+    for kind, (about, _) in KINDS.items():
+        told = [entry for entry in entries(kind) if entry.page == "words.md"]
+        if kind == "error":
+            told = [Entry(kind, code, meaning) for code, meaning in CODES.items()]
+        if told:
+            rows = ((f"`{entry.name}`", entry.meaning, _facts(entry)) for entry in told)
+            parts += [f"## {kind}: {about}", table("", "meaning", "", rows=rows)]
+    return "\n\n".join(parts)
+
+
+def _facts(entry: Entry) -> str:
+    return "; ".join(f"{name} {value}" for name, value in entry.facts.items())
 
 
 def errors() -> str:
@@ -408,6 +440,7 @@ PAGES: dict[str, Callable[[], str]] = {
     "models.md": models,
     "load-report.md": load_report,
     "metrics.md": metrics,
+    "words.md": words,
     "errors.md": errors,
     "lifecycle.md": lifecycle,
 }

@@ -31,9 +31,11 @@ MAY_IMPORT: dict[str, frozenset[str]] = {
     # The virtual drive is a driver as well: what computes its steps is the simulated executor.
     "simulate": CORE_AND_LEAVES | DRIVERS | {"executors"},
     "loadtest": LEAVES | {"setting"},
-    "tune": frozenset({"simulate", "loadtest", "core"}),
-    "doctor": frozenset({"simulate", "metrics", "core"}),
-    "cli": CORE_AND_LEAVES | DRIVERS | EDGES | {"executors", "models", "loadtest", "tune", "doctor", "setting"},
+    # What a load asks for is workload's, what a kept promise is metrics': of simulated and measured alike.
+    "tune": frozenset({"simulate", "loadtest", "core", "workload", "metrics"}),
+    # wire: the URL that a person types is read there.
+    "doctor": frozenset({"simulate", "metrics", "core", "wire"}),
+    "cli": CORE_AND_LEAVES | DRIVERS | EDGES | {"executors", "models", "loadtest", "tune", "doctor"} | TOOLS,
     **dict.fromkeys(TOOLS, frozenset()),
     "": frozenset({"core", "engine", "executors", "models", "cli"}),  # headway/__init__.py and __main__.py
 }

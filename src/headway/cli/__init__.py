@@ -42,6 +42,15 @@ app.command("headway.cli.batch:app", name="batch", help="Answer every line of a 
 app.command("headway.cli.keys:app", name="keys", help="Create, list and revoke API keys.", sort_key=6)
 app.command("headway.cli.kv:app", name="kv", help="Size a KV cache, and what fits into a device.", sort_key=5)
 app.command("headway.cli.fit:app", name="fit", help="Fit how long steps take, from logs or from a device.", sort_key=7)
+app.command("headway.cli.simulate:app", name="simulate", help="Predict what a load meets.", sort_key=7)
+app.command("headway.cli.plan:app", name="plan", help="Say what a promise takes: replicas and money.", sort_key=8)
+app.command(
+    "headway.cli.tune:app", name="tune", help="Find a server's settings inside a promise, and prove them.", sort_key=8
+)
+app.command("headway.cli.explain:app", name="explain", help="Tell what a metric, lane, code or flag means.", sort_key=9)
+app.command("headway.cli.top:app", name="top", help="Watch a server in the terminal, from its metrics.", sort_key=9)
+app.command("headway.cli.doctor:app", name="doctor", help="Say why a server is slow, and what to change.", sort_key=9)
+app.command("headway.cli.check:app", name="check", help="Answer the ten questions before a launch.", sort_key=9)
 
 
 @app.command(name="version", show=False)

@@ -14,6 +14,8 @@ TAKES = {
     "generate": "the prompt, in quotes",
     "fetch": "the model",
     "kv": "the model or the server",
+    "doctor": "the server's URL",
+    "check": "the server's URL or a configuration file",
     **dict.fromkeys(
         ("bench", *(f"bench {name}" for name in PROFILES if name != "trace"), "bench stable", "bench sweep"),
         "the server's URL",

@@ -1,0 +1,98 @@
+"""`diagnose`: all rules over the facts, and the first cause before its symptoms."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+from headway.doctor.facts import Facts
+from headway.doctor.finding import Finding
+from headway.doctor.rules import RULES
+from headway.doctor.rules.case import Case, study
+from headway.doctor.split import Split
+
+# Requests below which health is not told from a percentile: one beyond the p95. What is wrong shows in fewer, though
+# not in a few: the first ones of a server are slow.
+LEAST_REQUESTS = 20
+LEAST_TO_BLAME = 5
+# What is known without a request.
+_BY_ITSELF = ("network-delay",)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Diagnosis:
+    """`findings`, the first cause first. `blind`: nothing can be said, and why; empty when something can."""
+
+    facts: Facts
+    split: Split
+    findings: tuple[Finding, ...]
+    blind: str = ""
+
+    @property
+    def healthy(self) -> bool:
+        return not self.findings and not self.blind
+
+
+def diagnose(facts: Facts) -> Diagnosis:
+    """What is wrong, if anything."""
+    case = study(facts)
+    found = _believed(case, _first_causes([finding for rule in RULES if (finding := rule(case)) is not None]))
+    return Diagnosis(facts, case.split, tuple(found), "" if found else _blind(case))
+
+
+def _believed(case: Case, found: list[Finding]) -> list[Finding]:
+    """As sure as so many requests allow. Those that wait tell something even before one of them is served."""
+    requests = case.facts.requests
+    if requests is None or requests >= LEAST_REQUESTS or (case.service.mean("waiting") or 0.0) >= 1:
+        return found
+    if requests < LEAST_TO_BLAME:
+        return [finding for finding in found if finding.cause in _BY_ITSELF]
+    return [finding if finding.cause in _BY_ITSELF else replace(finding, confidence="low") for finding in found]
+
+
+def _blind(case: Case) -> str:
+    facts, service = case.facts, case.service
+    if not (service.gauges or service.totals or service.spreads or facts.client.ttft_s):
+        return "the server tells nothing of its load"
+    if facts.idle:
+        return f"nothing was asked of it {case.window}"
+    if case.ttft is None and case.waited is None:
+        return "neither TTFT nor a queue is told"
+    requests = facts.requests
+    if requests is not None and requests < LEAST_REQUESTS and not (service.mean("waiting") or 0.0) >= 1:
+        return f"only {requests:.0f} requests {case.window}: too few to judge"
+    return _unexplained(case)
+
+
+def _unexplained(case: Case) -> str:
+    """What is worse than accepted, and no rule could say why: for want of signals, it is no health."""
+    itl, found, promise = case.itl, case.ttft_tail, case.facts.promise
+    if itl is not None and case.stutters:
+        return (
+            f"gaps between tokens are too long (median {itl.quantile(0.5) * 1e3:.0f} ms, p99 "
+            f"{itl.quantile(0.99) * 1e3:.0f} ms), and what is told does not say why"
+        )
+    parts_told = case.split.queue_s is not None and case.split.prefill_s is not None
+    if case.late or (found is not None and found[1] > promise.ttft_s and not parts_told):
+        tail_s = f"{found[0]} {found[1]:.2f} s" if found is not None else f"queue {case.split.queue_s or 0.0:.2f} s"
+        return f"TTFT is late ({tail_s}), and what is told does not say why"
+    return ""
+
+
+def _first_causes(found: list[Finding]) -> list[Finding]:
+    """One finding a cause; those that another explains after it; else by what they cost."""
+    by_cause: dict[str, Finding] = {}
+    for finding in found:
+        other = by_cause.get(finding.cause)
+        if other is None or finding.cost_s > other.cost_s:
+            by_cause[finding.cause] = finding
+    explained = {symptom for finding in by_cause.values() for symptom in finding.explains}
+    # Two that explain each other: the costlier is the cause.
+    for finding in by_cause.values():
+        mutual = [
+            by_cause[name] for name in finding.explains if name in by_cause and finding.cause in by_cause[name].explains
+        ]
+        if finding.cause in explained and mutual and all(finding.cost_s >= other.cost_s for other in mutual):
+            others = {s for f in by_cause.values() if f not in mutual and f is not finding for s in f.explains}
+            if finding.cause not in others:
+                explained.discard(finding.cause)
+    return sorted(by_cause.values(), key=lambda finding: (finding.cause in explained, -finding.cost_s))

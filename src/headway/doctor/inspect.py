@@ -1,0 +1,94 @@
+"""`inspect`: what a live server tells for the checklist; and what a load test's result does."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import Any
+
+from headway.core.errors import ConfigError
+from headway.doctor.checklist import Known, LoadTest
+from headway.doctor.fetch import Asker, Unreachable
+from headway.doctor.scrape import Recorder, read_scrape
+from headway.simulate.fit.read import json_of
+
+_NAME = re.compile(r"^([A-Za-z_:][\w:]*)", re.MULTILINE)
+_LANE = re.compile(r'headway_lane_waiting\{lane="([^"]+)"\}')
+
+
+def inspect(asker: Asker) -> Known:
+    """Raises `Unreachable` and `Unauthorised`."""
+    text = asker.get("/metrics").text
+    scrape = read_scrape(text)
+    recorder = Recorder()
+    recorder.add(scrape, 0.0)
+    settings = recorder.facts().settings
+    signals: set[str] = set()
+    for shown in scrape.places.values():
+        signals |= {*shown.gauges, *shown.totals, *(f"h:{name}" for name in shown.histograms)}
+    config = _json(asker, "/admin/config")
+    card = _first(_json(asker, "/v1/models").get("data"))
+    info = _json(asker, "/get_server_info")
+    workers = _json(asker, "/admin/workers").get("data")
+    exports = frozenset(_NAME.findall(text))
+    gateway = "headway_worker_up" in exports or "headway_replicas" in exports if scrape.kind == "headway" else None
+    return Known(
+        asker.url,
+        scrape.kind,
+        live=True,
+        signals=frozenset(signals),
+        exports=exports,
+        config={name.replace("_", "-"): value for name, value in config.items()},
+        lanes=tuple(_LANE.findall(text)),
+        pools=frozenset(str(one.get("pool")) for one in workers if isinstance(one, dict))
+        if isinstance(workers, list)
+        else frozenset(),
+        gateway=gateway,
+        limits_output=None if not config else False,
+        max_model_len=_number(card.get("max_model_len")) or _number(info.get("context_length")),
+        max_num_seqs=settings.max_num_seqs or _number(info.get("max_running_requests")),
+        kv_tokens=settings.kv_tokens or _number(info.get("max_total_num_tokens")) or _kv_of_load(asker),
+    )
+
+
+def _kv_of_load(asker: Asker) -> float | None:
+    """Headway tells its blocks in /load, and their size only with its settings' logs: 32 tokens, but for GPUs."""
+    load = _json(asker, "/load")
+    blocks = _number(load.get("kv_blocks_total"))
+    return blocks * 32 if blocks is not None else None
+
+
+def read_test(path: Path) -> LoadTest:
+    """`run.json` of `headway bench`, or its folder. Raises `ConfigError`."""
+    path = path / "run.json" if path.is_dir() else path
+    result = json_of(path)
+    load, summary = result.get("load"), result.get("summary")
+    if not isinstance(load, dict) or not isinstance(summary, dict):
+        raise ConfigError(f"{path}: no result of `headway bench`")
+    told = (summary.get("overall") or {}).get("distributions") or {}
+    having = {name for name in ("ttft", "itl", "e2e") if (told.get(name) or {}).get("samples")}
+    verdict = result.get("verdict") or {}
+    return LoadTest(
+        "open" if load.get("loop") == "open" else "closed",
+        str(load.get("description") or load.get("profile") or "a load"),
+        frozenset(having),
+        str(verdict.get("name", "")) if isinstance(verdict, dict) else "",
+    )
+
+
+def _json(asker: Asker, path: str) -> dict[str, Any]:
+    try:
+        answer = asker.try_get(path)
+    except Unreachable:
+        return {}
+    found = answer.json if answer.status == 200 else None
+    return found if isinstance(found, dict) else {}
+
+
+def _first(value: Any) -> dict[str, Any]:
+    first = value[0] if isinstance(value, list) and value else None
+    return first if isinstance(first, dict) else {}
+
+
+def _number(value: Any) -> float | None:
+    return float(value) if isinstance(value, int | float) and not isinstance(value, bool) and value > 0 else None

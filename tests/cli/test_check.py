@@ -1,0 +1,100 @@
+"""`headway check` from outside: a file, a server, a page, and what it exits with."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from headway.cli import status
+from tests.cli.running import Server
+from tests.doctor.serving import json_of, serving, text
+
+CONFIG = """max-model-len = 4096
+kv-cache-gib = 1.5
+queue-timeout = 20.0
+api-keys = "keys.json"
+store = "work"
+[[worker]]
+url = "http://a:8000"
+[[worker]]
+url = "http://b:8000"
+pool = "batch"
+[[tenant]]
+name = "chat"
+max-output-tokens = 512
+"""
+
+
+def test_a_file(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = tmp_path / "headway.toml"
+    path.write_text(CONFIG)
+    assert status(["check", str(path), "--json"]) == 4  # nothing is denied; load tests are not in a file
+    items = json.loads(capsys.readouterr().out)["items"]
+    verdicts = {item["number"]: item["verdict"] for item in items}
+    assert verdicts[2] == "cannot tell"
+    assert all(verdicts[number] == "yes" for number in (4, 5, 9, 10))
+
+
+def test_a_file_with_little_in_it(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = tmp_path / "headway.toml"
+    path.write_text("port = 9000\n")
+    assert status(["check", str(path)]) == 3
+    out = capsys.readouterr().out
+    assert out.count("do: ") >= 4
+
+
+def test_a_file_that_is_wrong(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = tmp_path / "headway.toml"
+    path.write_text("max-num-seq = 9\n")
+    assert status(["check", str(path)]) == 2
+    assert "max-num-seqs" in capsys.readouterr().err
+
+
+def test_another_server_and_its_page(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    page = tmp_path / "check.html"
+    table = {
+        "/metrics": text("vllm:num_requests_running 1\nvllm:num_requests_waiting 0\nvllm:kv_cache_usage_perc 0.1\n"),
+        "/v1/models": json_of('{"data": [{"id": "m", "max_model_len": 8192}]}'),
+    }
+    with serving(table) as url:
+        assert status(["check", url, "--html", str(page)]) == 3
+    out = capsys.readouterr().out
+    assert "vllm exports running, waiting requests" in out
+    assert "8,192 tokens" in out
+    assert "Checklist of http://127.0.0.1" in page.read_text()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "says"),
+    [
+        (["nowhere.toml"], "nowhere.toml"),
+        (["http://x", "--duration", "0"], "--duration"),
+        (["http://x", "--concurrency", "0"], "--concurrency"),
+    ],
+)
+def test_asked_wrongly(arguments: list[str], says: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert status(["check", *arguments]) == 2
+    assert says in capsys.readouterr().err
+
+
+def test_a_file_cannot_be_run(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = tmp_path / "headway.toml"
+    path.write_text(CONFIG)
+    assert status(["check", str(path), "--run"]) == 2
+    assert "--run" in capsys.readouterr().err
+
+
+def test_nobody_there(capsys: pytest.CaptureFixture[str]) -> None:
+    assert status(["check", "http://127.0.0.1:9"]) == 1
+    assert "cannot be asked" in capsys.readouterr().err
+
+
+@pytest.mark.slow
+def test_a_real_server_and_its_load_tests(capsys: pytest.CaptureFixture[str]) -> None:
+    with Server("--executor", "simulated", "--queue-timeout", "20") as server:
+        assert status(["check", server.url, "--run", "--duration", "5", "--json"]) in (3, 4)
+    items = {item["number"]: item for item in json.loads(capsys.readouterr().out)["items"]}
+    assert all(items[number]["verdict"] == "yes" for number in (1, 2, 3, 4, 6, 7, 8))
+    assert "refused when it was tried" in items[5]["evidence"]

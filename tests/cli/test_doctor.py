@@ -1,0 +1,129 @@
+"""`headway doctor` from outside: what it prints, what it exits with, and what it says of what it was given."""
+
+from __future__ import annotations
+
+import json
+from itertools import count
+from pathlib import Path
+
+import pytest
+
+from headway.cli import status
+from tests.doctor.serving import Reply, Table, json_of, serving, text
+
+FAST = ("--window", "2", "--interval", "0.2")
+
+
+def vllm(running: int, waiting: int, ttft_s: float) -> Table:
+    """A server that starts ten requests between two looks, each with this TTFT."""
+    looks = count()
+
+    def metrics(_: str) -> Reply:
+        done = 10 * next(looks)
+        lines = [
+            f"vllm:num_requests_running {running}",
+            f"vllm:num_requests_waiting {waiting}",
+            "vllm:kv_cache_usage_perc 0.2",
+            f"vllm:request_success_total {done}",
+        ]
+        for name, value in (("time_to_first_token_seconds", ttft_s), ("request_queue_time_seconds", ttft_s - 0.05)):
+            bound = next(one for one in (0.1, 1.0, 5.0) if value <= one)
+            lines += [f'vllm:{name}_bucket{{le="{edge}"}} {done if edge >= bound else 0}' for edge in (0.1, 1.0, 5.0)]
+            lines += [f'vllm:{name}_bucket{{le="+Inf"}} {done}', f"vllm:{name}_sum {done * value}"]
+        return text("\n".join(lines) + "\n")
+
+    return {"/metrics": metrics, "/health": text("")}
+
+
+def test_healthy_is_one_line_and_zero(capsys: pytest.CaptureFixture[str]) -> None:
+    with serving(vllm(4, 0, 0.08)) as url:
+        assert status(["doctor", url, *FAST]) == 0
+    out = capsys.readouterr().out
+    assert out.count("\n") == 1
+    assert "healthy" in out
+
+
+def test_a_finding_names_cause_evidence_and_setting(capsys: pytest.CaptureFixture[str]) -> None:
+    with serving(vllm(8, 6, 3.0)) as url:
+        assert status(["doctor", url, *FAST]) == 3
+    out = capsys.readouterr().out
+    assert "[slot-limit" in out
+    assert "seen:" in out
+    assert "--max-num-seqs" in out
+    assert "TTFT gets worse as concurrency rises" in out
+    assert "Not told: itl_s" in out
+
+
+def test_json(capsys: pytest.CaptureFixture[str]) -> None:
+    with serving(vllm(8, 6, 3.0)) as url:
+        assert status(["doctor", url, *FAST, "--json"]) == 3
+    told = json.loads(capsys.readouterr().out)
+    assert told["verdict"] == "findings"
+    assert told["findings"][0]["cause"] == "slot-limit"
+    assert told["findings"][0]["changes"][0]["setting"] == "max_num_seqs"
+
+
+def test_a_promise_of_ones_own(capsys: pytest.CaptureFixture[str]) -> None:
+    with serving(vllm(8, 6, 0.9)) as url:
+        assert status(["doctor", url, *FAST, "--slo-ttft", "0.2"]) == 3
+    assert "[slot-limit" in capsys.readouterr().out
+
+
+def test_a_server_without_metrics_is_four(capsys: pytest.CaptureFixture[str]) -> None:
+    with serving({"/v1/models": json_of('{"data": []}')}) as url:
+        assert status(["doctor", url, *FAST]) == 4
+    assert "headway bench" in capsys.readouterr().out
+
+
+def test_an_idle_server_is_four(capsys: pytest.CaptureFixture[str]) -> None:
+    page = "vllm:num_requests_running 0\nvllm:num_requests_waiting 0\nvllm:prompt_tokens_total 5\n"
+    with serving({"/metrics": text(page)}) as url:
+        assert status(["doctor", url, *FAST]) == 4
+    assert "nothing was asked of it" in capsys.readouterr().out
+
+
+def test_a_prometheus_that_wants_a_login_is_told_how(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("HEADWAY_PROMETHEUS_TOKEN", raising=False)
+    table = {"/api/v1/query": json_of('{"status": "success", "data": {"result": []}}')}
+    with serving(table, wants="Bearer token") as url:
+        assert status(["doctor", "--prometheus", url]) == 1
+        err = capsys.readouterr().err
+        assert "401" in err
+        assert "HEADWAY_PROMETHEUS_TOKEN" in err
+        monkeypatch.setenv("HEADWAY_PROMETHEUS_TOKEN", "token")
+        assert status(["doctor", "--prometheus", url]) == 1
+    assert "has nothing of a known server" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("arguments", "says"),
+    [
+        ([], "nothing to look at"),
+        (["http://x", "--window", "1"], "--window"),
+        (["http://x", "--interval", "40"], "--interval"),
+        (["--step-log", "x", "--watch"], "--watch"),
+        (["--step-log", "/nowhere/x"], "cannot be read"),
+        (["--prometheus", "http://x", "--since", "soon"], "--since"),
+        (["http://user:pw@x"], "has a user"),
+    ],
+)
+def test_asked_wrongly(arguments: list[str], says: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert status(["doctor", *arguments]) == 2
+    err = capsys.readouterr().err
+    assert says in err
+    assert "pw" not in err
+
+
+def test_a_promise_that_is_none(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    with serving(vllm(1, 0, 0.08)) as url:
+        assert status(["doctor", url, *FAST, "--slo-itl", "-1"]) == 2
+    assert "--slo-itl" in capsys.readouterr().err
+
+
+def test_nobody_there(capsys: pytest.CaptureFixture[str]) -> None:
+    assert status(["doctor", "http://127.0.0.1:9", *FAST]) == 1
+    err = capsys.readouterr().err
+    assert "cannot be asked" in err
+    assert "Traceback" not in err

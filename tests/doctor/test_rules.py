@@ -1,0 +1,287 @@
+"""Rules by first principles: what is certain of a queue, a step or a batch must be said, and nothing else."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+
+from headway.core.pace import StepTime
+from headway.doctor.diagnose import Diagnosis, diagnose
+from headway.doctor.facts import Client, Facts, Part, Promise, Settings
+from headway.doctor.finding import CHAPTERS
+from headway.doctor.rules import RULES
+from headway.doctor.rules.case import study
+from tests.doctor.making import facts, lognormal, series, spread
+
+QUEUED = {"ttft_s": spread(1.5, 2.0, 3.0), "queue_s": spread(1.4, 1.9, 2.9)}
+SKEWED = spread(*[100.0] * 15, *[8_000.0] * 2)
+
+
+def causes(made: Facts) -> list[str]:
+    return [finding.cause for finding in diagnose(made).findings]
+
+
+def first(made: Facts) -> str:
+    return next(iter(causes(made)), "")
+
+
+def test_a_healthy_server_is_healthy() -> None:
+    assert diagnose(facts()).healthy
+
+
+def test_waiting_while_all_slots_are_taken_is_the_slots() -> None:
+    found = diagnose(facts({"running": 16.0, "waiting": 8.0}, spreads=QUEUED)).findings[0]
+    assert found.cause == "slot-limit"
+    (change, *_) = found.changes
+    assert change.setting == "max_num_seqs"
+    assert float(change.value or 0) > 16
+
+
+def test_the_limit_of_slots_need_not_be_told() -> None:
+    untold = Settings(kv_tokens=40_000.0)
+    assert first(facts({"running": 12.0, "waiting": 8.0}, spreads=QUEUED, settings=untold)) == "slot-limit"
+
+
+def test_more_slots_are_not_advised_where_decode_is_too_slow_already() -> None:
+    """The remedy for one would be the harm of the other."""
+    slow = StepTime(20e6, 120e3, 20e6, 0.0, 0.0)  # 16 sequences: 340 ms
+    made = facts(
+        {"running": 16.0, "waiting": 8.0}, spreads={**QUEUED, "itl_s": spread(0.34, 0.36, count=3_000)}, step_time=slow
+    )
+    assert first(made) == "oversized-batch"
+    assert "slot-limit" not in causes(made)
+    (change, *_) = diagnose(made).findings[0].changes
+    assert slow.step_ns + float(change.value or 0) * slow.decode_seq_ns <= 0.25e9
+
+
+def test_waiting_while_kv_is_full_is_kv() -> None:
+    assert first(facts({"running": 5.0, "waiting": 8.0, "kv_ratio": 0.98}, spreads=QUEUED)) == "kv-exhausted"
+
+
+def test_full_slots_and_full_kv_are_kv() -> None:
+    """More slots would not help."""
+    made = facts({"running": 16.0, "waiting": 8.0, "kv_ratio": 0.99}, spreads=QUEUED)
+    assert "slot-limit" not in causes(made)
+    assert first(made) == "kv-exhausted"
+
+
+def test_a_head_that_needs_more_than_is_free_is_blocked_by_kv() -> None:
+    made = facts({"running": 3.0, "waiting": 2.0, "waiting_tokens": 30_000.0, "kv_ratio": 0.7}, spreads=QUEUED)
+    found = diagnose(made).findings[0]
+    assert found.cause == "kv-exhausted"
+    assert "head" in found.title
+
+
+def test_waiting_while_slots_and_kv_are_free_is_the_prompts() -> None:
+    made = facts(
+        {"waiting": [0.0, 3.0] * 30 + [0.0], "running": [2.0, 3.0, 4.0, 5.0] * 15 + [3.0]},
+        spreads={**QUEUED, "prompt_tokens": SKEWED},
+    )
+    assert first(made) == "long-prompt-interference"
+
+
+def test_prompts_of_one_length_cannot_be_the_long_ones() -> None:
+    assert first(facts({"waiting": 3.0, "running": [2.0, 3.0, 4.0] * 20 + [3.0]}, spreads=QUEUED)) == "overload"
+
+
+def test_work_done_twice_is_thrash_and_explains_the_queue() -> None:
+    made = facts(
+        {"running": 16.0, "waiting": 8.0, "kv_ratio": 0.99},
+        {"preemptions": 150.0, "recomputed_tokens": 15_000.0},
+        QUEUED,
+    )
+    assert first(made) == "preemption-thrash"
+
+
+def test_a_few_preemptions_are_no_finding() -> None:
+    assert diagnose(facts(totals={"preemptions": 4.0})).healthy
+
+
+def test_a_few_preemptions_are_a_symptom_of_kv() -> None:
+    made = facts(
+        {"running": 5.0, "waiting": 8.0, "kv_ratio": 0.98}, {"preemptions": 40.0, "recomputed_tokens": 1_000.0}, QUEUED
+    )
+    assert first(made) == "kv-exhausted"
+
+
+@pytest.mark.parametrize("told", [True, False])
+def test_preprocessing(told: bool) -> None:
+    late = {"ttft_s": spread(0.6, 0.62), "queue_s": spread(0.01), "prefill_s": spread(0.07)}
+    made = facts(spreads={**late, **({"tokenise_s": spread(0.5)} if told else {})})
+    assert first(made) == "slow-preprocessing"
+
+
+def test_what_a_growing_queue_leaves_over_is_not_preprocessing() -> None:
+    """Queue times are told at a request's end, TTFT at its first token: while the queue grows they differ."""
+    made = facts({"running": 16.0, "waiting": 30.0}, spreads={"ttft_s": spread(9.0), "queue_s": spread(4.0)})
+    assert "slow-preprocessing" not in causes(made)
+
+
+def test_a_network_that_takes_longer_than_the_server() -> None:
+    assert first(facts(client=Client(network_s=0.3, network_probes=5))) == "network-delay"
+    assert diagnose(facts(client=Client(network_s=0.02, network_probes=5))).healthy
+
+
+def test_a_network_that_is_slow_and_not_most_of_it_is_none() -> None:
+    made = facts(spreads=QUEUED, client=Client(network_s=0.3, network_probes=5))
+    assert "network-delay" not in causes(made)
+
+
+def test_decode_that_prompts_take_the_time_of() -> None:
+    starved = spread(*[0.02] * 6, *[0.6] * 4, count=3_000)
+    large = Settings(max_num_seqs=16, max_num_batched_tokens=8_192)
+    made = facts(
+        totals={"prompt_tokens": 400_000.0},
+        spreads={"itl_s": starved, "prompt_tokens": lognormal(2_500.0, 0.1)},
+        settings=large,
+    )
+    assert first(made) == "decode-starvation"
+    totals = {"prompt_tokens": 400_000.0}
+    skewed = facts(totals=totals, spreads={"itl_s": starved, "prompt_tokens": SKEWED}, settings=large)
+    assert first(skewed) == "long-prompt-interference"
+
+
+def test_rare_stalls_are_long_prompts() -> None:
+    stalled = spread(*[0.02] * 96, *[1.2] * 4, count=3_000)
+    large = Settings(max_num_seqs=16, max_num_batched_tokens=8_192)
+    made = facts(spreads={"itl_s": stalled, "prompt_tokens": SKEWED}, settings=large)
+    assert first(made) == "long-prompt-interference"
+
+
+def test_stalls_that_no_step_can_make_are_not_the_prompts() -> None:
+    """512 tokens are 61 ms here: a gap of 1.2 s is somebody else's doing."""
+    stalled = spread(*[0.02] * 96, *[1.2] * 4, count=3_000)
+    made = facts(totals={"prompt_tokens": 90_000.0}, spreads={"itl_s": stalled, "prompt_tokens": SKEWED})
+    assert first(made) == "engine-stalls"
+    thrown_out = facts(totals={"prompt_tokens": 90_000.0, "preemptions": 3.0}, spreads={"itl_s": stalled})
+    assert "engine-stalls" not in causes(thrown_out)
+
+
+def test_a_machine_too_slow_for_one_is_no_oversized_batch() -> None:
+    slow = StepTime(400e6, 120e3, 50e3, 0.0, 0.0)
+    assert first(facts(spreads={"itl_s": spread(0.41, count=3_000)}, step_time=slow)) == "slow-machine"
+
+
+def test_bursts_need_an_average_that_would_fit() -> None:
+    at = range(61)
+    waiting = [float(max(0, 40 - 4 * (number % 20))) if number % 20 < 10 else 0.0 for number in at]
+    running = [16.0 if number % 20 < 10 else 1.0 for number in at]
+    made = facts({"waiting": waiting, "running": running}, spreads=QUEUED)
+    ended = np.cumsum([4.0 if number % 20 < 11 else 0.2 for number in at])
+    totals = {**made.service.totals, "ended": ended}
+    service = Part("engine", made.service.times_s, made.service.gauges, totals, made.service.spreads)
+    assert first(Facts("headway", service, settings=made.settings, step_time=made.step_time)) == "bursts"
+    always = facts({"running": 16.0, "waiting": 8.0}, spreads=QUEUED)
+    assert "bursts" not in causes(always)
+
+
+def test_a_few_long_answers_that_hold_the_slots() -> None:
+    held = spread(*[1.0] * 9, *[40.0] * 2)
+    made = facts({"running": 16.0, "waiting": 8.0}, spreads={**QUEUED, "decode_s": held})
+    assert first(made) == "long-outputs"
+
+
+def test_answers_that_are_simply_long() -> None:
+    made = facts(spreads={"e2e_s": spread(58.0, 62.0), "decode_s": spread(57.0, 61.0)})
+    assert first(made) == "long-outputs"
+
+
+def test_a_cache_that_fills_is_cold_and_one_that_never_finds_is_not() -> None:
+    made = facts({"waiting": 2.0}, {"lookup_tokens": 60_000.0}, QUEUED)
+    hits = np.concatenate((np.zeros(40), np.linspace(0.0, 18_000.0, 21)))
+    totals = {**made.service.totals, "hit_tokens": hits}
+    service = Part("engine", made.service.times_s, made.service.gauges, totals, made.service.spreads)
+    filling = Facts("headway", service, settings=made.settings, step_time=made.step_time)
+    assert first(filling) == "cold-cache"
+    never = facts({"waiting": 2.0}, {"lookup_tokens": 60_000.0, "hit_tokens": 0.0, "evictions": 9_000.0}, QUEUED)
+    assert "cold-cache" not in causes(never)
+
+
+def worker(name: str, running: float, waiting: float) -> Part:
+    return Part(name, np.arange(61.0), {"running": series(running), "waiting": series(waiting)})
+
+
+def test_a_hot_worker_beside_idle_ones() -> None:
+    uneven = (worker("a", 16, 9), worker("b", 4, 0), worker("c", 5, 0))
+    assert first(facts({"running": 25.0, "waiting": 9.0}, spreads=QUEUED, workers=uneven)) == "hot-worker"
+    even = (worker("a", 16, 3), worker("b", 16, 3), worker("c", 16, 3))
+    assert "hot-worker" not in causes(facts({"running": 48.0, "waiting": 9.0}, spreads=QUEUED, workers=even))
+
+
+def test_a_late_client_is_told_before_the_network() -> None:
+    late = Client(ttft_s=spread(0.9), server_ttft_s=spread(0.1), lag_s=0.7)
+    assert first(facts(client=late)) == "client-limited"
+
+
+def test_a_promise_that_was_made_is_what_counts() -> None:
+    made = facts({"running": 16.0, "waiting": 1.0}, spreads={"ttft_s": spread(0.5), "queue_s": spread(0.42)})
+    assert diagnose(made).healthy
+    strict = facts(
+        {"running": 16.0, "waiting": 1.0},
+        spreads={"ttft_s": spread(0.5), "queue_s": spread(0.42)},
+        promise=Promise(ttft_s=0.3),
+    )
+    assert first(strict) == "slot-limit"
+
+
+GAUGES = ("running", "waiting", "kv_ratio")
+TOTALS = ("prompt_tokens", "generation_tokens", "steps", "ended")
+SPREADS = ("ttft_s", "queue_s", "prefill_s", "itl_s", "e2e_s", "decode_s", "prompt_tokens", "output_tokens")
+
+
+@pytest.mark.parametrize("unknown", [*GAUGES, *TOTALS, *SPREADS, "model", "settings"])
+def test_what_is_unknown_is_neither_zero_nor_an_error(unknown: str) -> None:
+    """A healthy server stays healthy, or cannot be told of, whatever it keeps to itself."""
+    made = facts(
+        {unknown: None} if unknown in GAUGES else {},
+        {unknown: None} if unknown in TOTALS else {},
+        {unknown: None} if unknown in SPREADS else {},
+        **({"step_time": None} if unknown == "model" else {}),
+        **({"settings": Settings()} if unknown == "settings" else {}),
+    )
+    assert not diagnose(made).findings
+
+
+def test_rules_are_silent_where_nothing_is_known() -> None:
+    empty = Facts("unknown", Part("all", np.zeros(0)))
+    case = study(empty)
+    assert [rule(case) for rule in RULES] == [None] * len(RULES)
+    assert diagnose(empty).blind
+
+
+def test_slow_streams_that_nothing_explains_are_not_called_healthy() -> None:
+    made = facts(
+        totals={"prompt_tokens": None, "generation_tokens": None, "steps": None},
+        spreads={"itl_s": spread(0.6, count=3_000)},
+        step_time=None,
+    )
+    diagnosis = diagnose(made)
+    assert not diagnosis.findings
+    assert "does not say why" in diagnosis.blind
+
+
+def test_a_few_requests_blame_nobody() -> None:
+    """The first ones of a server are slow: caches are cold, and code is loaded."""
+    few = {"ttft_s": spread(0.6, count=2), "tokenise_s": spread(0.5, count=2), "queue_s": spread(0.01, count=2)}
+    assert not diagnose(facts(spreads=few)).findings
+    some = {name: spread(one.mean, count=10) for name, one in few.items()}
+    (finding, *_) = diagnose(facts(spreads=some)).findings
+    assert (finding.cause, finding.confidence) == ("slow-preprocessing", "low")
+
+
+def test_every_finding_is_whole() -> None:
+    """Evidence with numbers, a chapter of the brief, a change, and a cost that can be compared."""
+    seen: list[Diagnosis] = [
+        diagnose(facts({"running": 16.0, "waiting": 8.0}, spreads=QUEUED)),
+        diagnose(facts({"running": 5.0, "waiting": 8.0, "kv_ratio": 0.98}, spreads=QUEUED)),
+        diagnose(facts(client=Client(network_s=0.3, network_probes=5))),
+    ]
+    for diagnosis in seen:
+        for finding in diagnosis.findings:
+            assert any(character.isdigit() for line in finding.evidence for character in line)
+            assert finding.chapter in CHAPTERS
+            assert finding.changes
+            assert math.isfinite(finding.cost_s)
+            assert finding.cost_s >= 0
