@@ -67,7 +67,8 @@ class Capacity:
 
 async def capacity(url: str, seconds: float) -> Capacity:
     """A closed loop with all slots taken; its first quarter is not counted."""
-    draw, samples, zero = random.Random(7), [], time.perf_counter()
+    draw, zero = random.Random(7), time.perf_counter()
+    samples: list[Sample] = []
 
     async def user() -> None:
         while (at_s := time.perf_counter() - zero) < seconds:

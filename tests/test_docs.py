@@ -30,7 +30,7 @@ from tests.cli.running import Server
 from tests.simulate.test_replay import busy_hour
 
 ROOT = Path(__file__).parents[1]
-PAGES = [ROOT / "README.md", ROOT / "benchmarks" / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
+PAGES = [*sorted(ROOT.glob("README*.md")), ROOT / "benchmarks" / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
 MARKED = re.compile(r"<!-- (run[^>]*) -->\n```(\w+)\n(.*?)```", re.DOTALL)
 URL = "http://localhost:8000"
 
