@@ -27,6 +27,7 @@ ERROR_MODULES = (
     *("engine.supervisor", "gateway.app", "gateway.fleet", "gateway.fleet.admin", "gateway.background.batch.source"),
     *("offline.errors", "store.errors", "workers.worker"),
 )
+_THEIR_PACKAGES = tuple(f"headway.{name}." for name in ("core", "engine", "gateway", "offline", "store", "workers"))
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,7 +113,7 @@ def error_classes() -> Iterator[type[HeadwayError]]:
     def walk(kind: type[HeadwayError]) -> Iterator[type[HeadwayError]]:
         yield kind
         for child in sorted(kind.__subclasses__(), key=lambda child: child.__name__):
-            if child.__module__.startswith("headway."):  # tests may have their own
+            if child.__module__.startswith(_THEIR_PACKAGES):  # whatever else this process has loaded
                 yield from walk(child)
 
     return walk(HeadwayError)

@@ -18,7 +18,8 @@ TYPICAL_RATE = 0.05
 # Of a window's tokens, while several tenants come: what one may fill that has more than its share in flight, and what
 # the others may. The last tenth is for outputs that come longer than expected: a server that runs out of KV throws out
 # the newest, which is whoever comes seldom.
-BEYOND_RATIO, WITHIN_RATIO = 0.7, 0.9
+BEYOND_RATIO = 0.7
+WITHIN_RATIO = 0.9
 NS_PER_S = 1_000_000_000
 
 
