@@ -20,7 +20,7 @@ _shortened: set[object] = set()
 
 
 def pytest_itemcollected(item: pytest.Item) -> None:
-    """CI's examples are the same each time: half of them tell it as much, and leave it room for what only it runs."""
+    """CI's examples are the same each time: a quarter of them has to tell it as much."""
     found = getattr(item, "obj", None)
     test: Any = getattr(found, "__func__", found)
     if not NO_SKIPS or not is_hypothesis_test(test) or test in _shortened:
@@ -29,7 +29,7 @@ def pytest_itemcollected(item: pytest.Item) -> None:
     # Where Hypothesis's own pytest plugin reads them. State machines keep theirs elsewhere, and are left as they are.
     asked: settings | None = getattr(test, "_hypothesis_internal_use_settings", None)
     if asked is not None:
-        test._hypothesis_internal_use_settings = settings(asked, max_examples=max(5, asked.max_examples // 2))
+        test._hypothesis_internal_use_settings = settings(asked, max_examples=max(5, asked.max_examples // 4))
 
 
 @pytest.hookimpl(wrapper=True)

@@ -31,15 +31,15 @@ from tests.simulate.test_replay import busy_hour
 
 ROOT = Path(__file__).parents[1]
 PAGES = [*sorted(ROOT.glob("README*.md")), ROOT / "benchmarks" / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
-MARKED = re.compile(r"<!-- (run[^>]*) -->\n```(\w+)\n(.*?)```", re.DOTALL)
+MARKED = re.compile(r"<!-- (run[^>,]*)(, slow)? -->\n```(\w+)\n(.*?)```", re.DOTALL)
 URL = "http://localhost:8000"
 
 
 def examples(mark: str) -> list[object]:
     found = [
-        pytest.param(language, text, id=f"{page.relative_to(ROOT)}-{number}")
+        pytest.param(language, text, id=f"{page.relative_to(ROOT)}-{number}", marks=[pytest.mark.slow] * bool(slow))
         for page in PAGES
-        for number, (marked, language, text) in enumerate(MARKED.findall(page.read_text()), start=1)
+        for number, (marked, slow, language, text) in enumerate(MARKED.findall(page.read_text()), start=1)
         if marked == mark
     ]
     assert found, f"no example is marked {mark!r}"

@@ -262,6 +262,7 @@ def test_ctrl_c_after_the_load_costs_nothing(
 # -- several runs ------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_a_sweep_that_was_killed_goes_on(url: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     arguments = ["sweep", url, "--vary", "concurrency=1,2,3", "--duration", "1", "--requests", "20", *SHORT]
     arguments += ["--output", str(tmp_path)]
@@ -289,6 +290,7 @@ def test_a_sweep_that_was_killed_goes_on(url: str, tmp_path: Path, capsys: pytes
     assert "concurrency=2" not in shown_again.out
 
 
+@pytest.mark.slow
 def test_stable_finds_a_load_and_draws_it(url: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     code = status(
         [

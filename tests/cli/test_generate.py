@@ -71,6 +71,7 @@ def test_without_a_prompt(capsys: pytest.CaptureFixture[str]) -> None:
     assert "PROMPT" in capsys.readouterr().err
 
 
+@pytest.mark.slow
 @pytest.mark.model
 def test_the_default_model_knows_the_capital_of_france(capsys: pytest.CaptureFixture[str]) -> None:
     assert status(["generate", "What is the capital of France?", "--max-tokens", "16", "--kv-cache-gib", "0.1"]) == 0

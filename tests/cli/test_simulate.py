@@ -156,6 +156,7 @@ def test_every_profile_runs_on_an_engine_and_behind_a_gateway(simulated, profile
     assert run["summary"]["overall"]["fates"]["ok"] > 0
 
 
+@pytest.mark.slow
 def test_fewer_slots_make_requests_wait(simulated):
     load = ("rate", "--request-rate", 15, "--duration", 30)
     usual, narrow = simulated(*load), simulated(*load, "--max-num-seqs", 1)
@@ -163,6 +164,7 @@ def test_fewer_slots_make_requests_wait(simulated):
     assert value(narrow, "ttft") > 10 * value(usual, "ttft")
 
 
+@pytest.mark.slow
 def test_more_workers_serve_more(simulated):
     load = ("rate", "--request-rate", 60, "--duration", 20)
     rates = [simulated(*load, "--workers", workers)["summary"]["overall"]["request_rate"] for workers in (1, 4)]

@@ -66,6 +66,7 @@ def command(url: str, *flags: str) -> list[str]:
     return [sys.executable, "-m", "headway", "tune", url, *LOAD, *flags]
 
 
+@pytest.mark.slow
 def test_ctrl_c_gives_the_server_its_settings_back(url: str, fit: str, tmp_path: Path) -> None:
     before = settings_of(url)
     process = subprocess.Popen(

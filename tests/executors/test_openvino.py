@@ -84,6 +84,7 @@ def prompts(tokenizer: Tokenizer) -> list[list[int]]:
     return [tokenizer.encode(text) for text in TEXTS]
 
 
+@pytest.mark.slow
 def test_exact_mode_equals_the_plain_run(exact: OpenVinoExecutor, model: Model, prompts: list[list[int]]):
     expected = run_plainly(model, prompts, "f32", "f32", exact=True).tokens
     assert (exact.info.precision, exact.info.kv_cache_dtype) == ("f32", "f32")
@@ -92,6 +93,7 @@ def test_exact_mode_equals_the_plain_run(exact: OpenVinoExecutor, model: Model, 
     assert generate(exact, prompts, max_tokens=OUTPUT_TOKENS, chunk=13, stagger=3, preempt_at=disturbed) == expected
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kv_cache_dtype", [None, "u8"])
 def test_reduced_precision_only_swaps_near_ties(model: Model, prompts: list[list[int]], kv_cache_dtype: Any):
     """What `auto` gives: bf16, or on a CPU without it f32 with quantised activations."""
@@ -138,6 +140,7 @@ def test_memory_is_reserved_and_not_touched_and_closed_is_closed(model: Model):
         executor.run(Step(0, [], 0, 0, 0))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
@@ -152,6 +155,7 @@ def test_impossible_settings(model: Model, changes: dict[str, Any], message: str
         OpenVinoExecutor(model, **{"kv_cache_bytes": KV_BYTES, **changes})
 
 
+@pytest.mark.slow
 def test_bf16_on_a_cpu_that_has_none(model: Model, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(openvino, "device_dtype", lambda device: "f32")
     with pytest.raises(ConfigError, match="bf16 is not offered by this CPU: take --dtype auto"):

@@ -210,6 +210,7 @@ async def test_they_go_where_the_environment_says(monkeypatch: pytest.MonkeyPatc
         await runner.cleanup()
 
 
+@pytest.mark.slow
 async def test_a_collector_that_is_not_there_holds_nobody_up(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("OTEL_EXPORTER_OTLP_ENDPOINT", "http://127.0.0.1:9")
     app = create_app(FakeBackend())

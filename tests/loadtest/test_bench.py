@@ -270,6 +270,7 @@ async def test_prompts_whose_length_cannot_be_made_are_counted() -> None:
     assert "prompt lengths" not in exact.run.load.settings
 
 
+@pytest.mark.slow
 async def test_a_ramp_ends_when_service_has_clearly_degraded(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("headway.loadtest.runner.run.Degraded", lambda: Degraded(hold_s=0.5))
     one_at_a_time = asyncio.Semaphore(1)

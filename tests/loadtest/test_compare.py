@@ -187,6 +187,7 @@ def test_a_percentile_that_is_not_told_is_not_compared(runs):
     assert figures["ttft p99.9"].change.value is None
 
 
+@pytest.mark.slow
 def test_false_alarms_are_as_rare_as_said():
     """Pairs of runs of one server: a twentieth of the figures may differ by chance, and not many more."""
     alarms: list[bool] = []

@@ -119,6 +119,7 @@ STEADY = {
 }
 
 
+@pytest.mark.slow
 def test_steady_runs_are_not_told_to_drift():
     """Correlated ones too: 270 runs, each with up to sixteen questions, and at most one in a hundred cries wolf."""
     seen = {

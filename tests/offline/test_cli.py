@@ -70,6 +70,7 @@ async def test_run_retry_and_the_report(source, tmp_path):
     assert summary["cost"] == pytest.approx(120 * 4e-6)
 
 
+@pytest.mark.slow
 async def test_an_interrupt_keeps_what_is_done_and_says_how_to_go_on(source, tmp_path):
     output = tmp_path / "out.jsonl"
 

@@ -7,6 +7,8 @@ import os
 import signal
 from collections import Counter
 
+import pytest
+
 from headway.cli.batch.flags import asked
 from headway.cli.batch.workers import workers_of
 from headway.offline.batch import Batch
@@ -84,6 +86,7 @@ def mixed(count):
     ]  # fmt: skip
 
 
+@pytest.mark.slow
 async def test_static_batches_tell_their_padding_and_buckets_lessen_it(tmp_path):
     paddings = {}
     for order in ("auto", "input"):

@@ -95,6 +95,7 @@ def look_at_batches(store, done):
     assert set(done["ended"]) <= {batch.id for batch in batches if batch.state is BatchState.COMPLETED}
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(600)
 def test_nothing_finished_is_lost_or_doubled(directory, tmp_path):
     log = tmp_path / "log"

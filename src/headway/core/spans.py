@@ -11,8 +11,10 @@ from __future__ import annotations
 from collections.abc import Hashable, Iterable, Iterator, Sequence
 from typing import Self, overload
 
-# Tokens of nobody else's lie below zero, apart by this much; numbered ones above.
+# Tokens of nobody else's lie below zero, apart by this much; numbered ones above what any vocabulary has, so that no
+# answer says by chance what a numbered block does.
 OWN_TOKENS = 1 << 40
+FIRST_NUMBERED = 1 << 32
 
 
 class Spans(Sequence[int]):
@@ -50,7 +52,7 @@ class Spans(Sequence[int]):
             while at + size <= self._shared_tokens and at < stop:
                 number, offset = divmod(at, unit)
                 upto = min(unit, offset + stop - at, offset + self._shared_tokens - at) // size * size
-                token = self._shared[number] * unit
+                token = FIRST_NUMBERED + self._shared[number] * unit
                 yield from range(token + offset, token + upto, size)
                 at += upto - offset
         while at < min(stop, self._shared_tokens):
@@ -97,7 +99,7 @@ class Spans(Sequence[int]):
     def _at(self, place: int) -> int:
         if place < self._shared_tokens:
             block, offset = divmod(place, self._unit)
-            return self._shared[block] * self._unit + offset
+            return FIRST_NUMBERED + self._shared[block] * self._unit + offset
         return self._first_own + place if place < self._prompt else self._added[place - self._prompt]
 
 

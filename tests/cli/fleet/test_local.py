@@ -117,6 +117,7 @@ def test_a_gateway_that_is_killed_leaves_nobody_behind() -> None:
         until(lambda: not alive(below))
 
 
+@pytest.mark.slow
 def test_a_model_is_served_beside_workers() -> None:
     with (
         Server(*SIMULATED) as worker,

@@ -98,11 +98,11 @@ def rgb(name: str, theme: str) -> str:
     [
         ("run", "phone", "dark"),
         ("run", "desktop", "light"),
-        ("ramp", "phone", "light"),
-        ("evil", "phone", "dark"),
-        ("sweep", "phone", "light"),
+        pytest.param(*("ramp", "phone", "light"), marks=pytest.mark.slow),
+        pytest.param(*("evil", "phone", "dark"), marks=pytest.mark.slow),
+        pytest.param(*("sweep", "phone", "light"), marks=pytest.mark.slow),
         ("sweep", "desktop", "dark"),
-        ("compare", "phone", "dark"),
+        pytest.param(*("compare", "phone", "dark"), marks=pytest.mark.slow),
     ],
 )
 def test_it_draws_and_fits(browser: Any, files: dict[str, Path], name: str, screen: str, theme: str) -> None:
