@@ -57,7 +57,7 @@ class HardwareOptions:
     ] = None
     engine: Annotated[str, Setting("Whose rule divides the memory, as `headway kv` takes it.", "Hardware")] = "vllm"
     policy: Annotated[
-        Literal["vllm", "headway"] | None,
+        Literal["headway", "vllm"] | None,
         Setting("How the servers schedule.", "Hardware", default="the fit's, else vllm"),
     ] = None
     kv_cache_dtype: Annotated[str, Setting("Of the KV cache, as `headway kv` takes it.", "Hardware")] = "auto"
