@@ -162,7 +162,10 @@ def headway(upstream: str, folder: Path, ttft_s: float, itl_s: float) -> Iterato
 def litellm(upstream: str, place: Path, folder: Path) -> Iterator[tuple[str, dict[str, str]]]:
     config = folder / "litellm.yaml"
     params = f"{{model: openai/{servers.NAME}, api_base: {upstream}/v1, api_key: x, timeout: 600}}"
-    config.write_text(f"model_list:\n  - model_name: {servers.NAME}\n    litellm_params: {params}\n")
+    config.write_text(
+        f"model_list:\n  - model_name: {servers.NAME}\n    litellm_params: {params}\n"
+        "general_settings:\n  dangerously_permit_weak_or_unset_master_key: true\n"
+    )
     port = servers.free_port()
     with servers.Server([str(place / "bin" / "litellm"), "--config", str(config), "--port", str(port)], port) as server:
         yield server.url, {}

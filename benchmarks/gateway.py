@@ -63,7 +63,8 @@ def litellm(place: Path, urls: list[str], folder: Path) -> Iterator[servers.Serv
         f"  - model_name: bench\n    litellm_params: {{model: openai/bench, api_base: {url}/v1, api_key: x}}\n"
         for url in urls
     )
-    config.write_text(f"model_list:\n{models}")
+    open_to_all = "general_settings:\n  dangerously_permit_weak_or_unset_master_key: true\n"
+    config.write_text(f"model_list:\n{models}{open_to_all}")
     port = servers.free_port()
     with servers.Server([str(place / "bin" / "litellm"), "--config", str(config), "--port", str(port)], port) as server:
         yield server
