@@ -115,6 +115,15 @@ class Asker:
                     ) from None
         raise AssertionError("the loop returns or raises")
 
+    def json_of(self, path: str) -> dict[str, Any]:
+        """What it tells there; nothing where it has no such page or cannot be asked."""
+        try:
+            answer = self.try_get(path)
+        except Unreachable:
+            return {}
+        found = answer.json if answer.status == 200 else None
+        return found if isinstance(found, dict) else {}
+
     def close(self) -> None:
         if self._connection is not None:
             self._connection.close()

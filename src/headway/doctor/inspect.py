@@ -8,7 +8,7 @@ from typing import Any
 
 from headway.core.errors import ConfigError
 from headway.doctor.checklist import Known, LoadTest
-from headway.doctor.fetch import Asker, Unreachable
+from headway.doctor.fetch import Asker
 from headway.doctor.scrape import Recorder, read_scrape
 from headway.simulate.fit.read import json_of
 
@@ -26,10 +26,10 @@ def inspect(asker: Asker) -> Known:
     signals: set[str] = set()
     for shown in scrape.places.values():
         signals |= {*shown.gauges, *shown.totals, *(f"h:{name}" for name in shown.histograms)}
-    config = _json(asker, "/admin/config")
-    card = _first(_json(asker, "/v1/models").get("data"))
-    info = _json(asker, "/get_server_info")
-    workers = _json(asker, "/admin/workers").get("data")
+    config = asker.json_of("/admin/config")
+    card = _first(asker.json_of("/v1/models").get("data"))
+    info = asker.json_of("/get_server_info")
+    workers = asker.json_of("/admin/workers").get("data")
     exports = frozenset(_NAME.findall(text))
     gateway = "headway_worker_up" in exports or "headway_replicas" in exports if scrape.kind == "headway" else None
     return Known(
@@ -53,7 +53,7 @@ def inspect(asker: Asker) -> Known:
 
 def _kv_of_load(asker: Asker) -> float | None:
     """Headway tells its blocks in /load, and their size only with its settings' logs: 32 tokens, but for GPUs."""
-    load = _json(asker, "/load")
+    load = asker.json_of("/load")
     blocks = _number(load.get("kv_blocks_total"))
     return blocks * 32 if blocks is not None else None
 
@@ -74,15 +74,6 @@ def read_test(path: Path) -> LoadTest:
         frozenset(having),
         str(verdict.get("name", "")) if isinstance(verdict, dict) else "",
     )
-
-
-def _json(asker: Asker, path: str) -> dict[str, Any]:
-    try:
-        answer = asker.try_get(path)
-    except Unreachable:
-        return {}
-    found = answer.json if answer.status == 200 else None
-    return found if isinstance(found, dict) else {}
 
 
 def _first(value: Any) -> dict[str, Any]:

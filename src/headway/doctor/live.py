@@ -125,7 +125,7 @@ def _round_trip(asker: Asker) -> float | None:
 
 def _settings(asker: Asker, known: Settings) -> tuple[Settings, Promise]:
     """What it says of its limits and promises beside its metrics; each only where it says so."""
-    config, info, card = _json(asker, "/admin/config"), _json(asker, "/get_server_info"), _card(asker)
+    config, info, card = asker.json_of("/admin/config"), asker.json_of("/get_server_info"), _card(asker)
     promise = Promise()
     ttft_s, itl_s = _number(config.get("slo_ttft")), _number(config.get("slo_itl"))
     if ttft_s or itl_s:
@@ -145,17 +145,8 @@ def _settings(asker: Asker, known: Settings) -> tuple[Settings, Promise]:
     )
 
 
-def _json(asker: Asker, path: str) -> dict[str, Any]:
-    try:
-        answer = asker.try_get(path)
-    except Unreachable:
-        return {}
-    found = answer.json if answer.status == 200 else None
-    return found if isinstance(found, dict) else {}
-
-
 def _card(asker: Asker) -> dict[str, Any]:
-    listed = _json(asker, "/v1/models").get("data")
+    listed = asker.json_of("/v1/models").get("data")
     first = listed[0] if isinstance(listed, list) and listed else None
     return first if isinstance(first, dict) else {}
 

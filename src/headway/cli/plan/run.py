@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import sys
-import time
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -21,17 +19,16 @@ from headway.cli.plan.flags import EffortOptions, HardwareOptions
 from headway.cli.plan.hardware import candidates_of
 from headway.cli.plan.measure import Measured, measure
 from headway.cli.plan.traffic import traffic_of
+from headway.cli.stages import stages
 from headway.loadtest.bench.files import Files
 from headway.loadtest.bench.options import PromiseOptions, TextOptions
 from headway.loadtest.bench.outputs import check_apart, check_output, write_bytes
 from headway.loadtest.bench.tester import INTERRUPTED
 from headway.loadtest.report.terminal import TONE_STYLES, banner, bullet, draw
 from headway.simulate.plan import Plan, Promise, Traffic, plan, plan_bytes
-from headway.simulate.plan.search import Progress
 
 NOTHING_HOLDS, FAILED = 9, 1
 _PLAN_SIGN = b'"kind": "plan"'
-SLOW_S = 2.0  # what is done sooner needs no bar
 
 
 def run_plan(sources: Sequence[str], settings: dict[str, Any]) -> int:
@@ -44,7 +41,7 @@ def run_plan(sources: Sequence[str], settings: dict[str, Any]) -> int:
     )
     traffic = traffic_of(settings)
     candidates = candidates_of(sources, hardware)
-    with shown(quiet=effort.quiet) as progress:
+    with stages(quiet=effort.quiet) as progress:
         found = plan(
             traffic,
             promise,
@@ -134,35 +131,3 @@ def show(found: Plan, measured: Sequence[Measured], console: Console) -> None:
     detailed = best or next((option for option in found.options if option.curve), None)
     if detailed is not None and detailed.curve:
         console.print(draw(words.curve_table(detailed, found, measured)))
-
-
-@contextmanager
-def shown(*, quiet: bool) -> Iterator[Progress]:
-    """A bar once it lasts; without a terminal a line for each hardware."""
-    from rich.progress import BarColumn, TextColumn, TimeElapsedColumn
-    from rich.progress import Progress as Bars
-
-    console = Console(stderr=True)
-    if quiet:
-        yield lambda _doing, _done, _of: None
-        return
-    if not console.is_terminal:
-        told: set[str] = set()
-
-        def say(doing: str, _done: int, _of: int) -> None:
-            if doing not in told:
-                told.add(doing)
-                print(f"{doing} ...", file=sys.stderr, flush=True)
-
-        yield say
-        return
-    began = time.monotonic()
-    columns = (TextColumn("{task.description}"), BarColumn(), TimeElapsedColumn())
-    with Bars(*columns, console=console, transient=True) as bars:
-        task = bars.add_task("Planning", total=None, visible=False)
-
-        def bar(doing: str, done: int, of: int) -> None:
-            visible = time.monotonic() - began > SLOW_S
-            bars.update(task, description=doing, completed=done, total=of, visible=visible)
-
-        yield bar

@@ -14,11 +14,10 @@ from types import FrameType
 from typing import Any
 
 from rich.console import Console
-from rich.progress import BarColumn, TextColumn, TimeElapsedColumn
-from rich.progress import Progress as Bars
 
 from headway.cli.bench.flags import taken
 from headway.cli.bench.run import watched
+from headway.cli.stages import stages
 from headway.cli.tune.flags import ResultOptions, TuneOptions, options_of, profile_of
 from headway.cli.tune.local import local_server, words_of
 from headway.cli.tune.own import build_of
@@ -29,7 +28,6 @@ from headway.loadtest.errors import InvalidPlan
 from headway.loadtest.result import Load
 from headway.simulate.fit import load_fit
 from headway.tune import Audience, Http, Report, Settings, Tuning, Wanted, find_target, report_bytes
-from headway.tune.search import Progress
 
 FAILED, INTERRUPTED = 1, 130
 _PAGE_SIGN = b'<meta name="generator" content="headway bench">'
@@ -117,35 +115,7 @@ def _audience(*, quiet: bool) -> Audience:
     def watch(what: str, load: Load) -> AbstractContextManager[OnProgress | None]:
         return watched(what, load, quiet=quiet)
 
-    return Audience(watch, lambda: _searching(quiet=quiet))
-
-
-@contextlib.contextmanager
-def _searching(*, quiet: bool) -> Iterator[Progress]:
-    """A bar on a terminal, a line for each stage elsewhere."""
-    console = Console(stderr=True)
-    if quiet:
-        yield lambda _doing, _done, _of: None
-        return
-    if not console.is_terminal:
-        told: set[str] = set()
-
-        def line(doing: str, _done: int, _of: int) -> None:
-            if doing not in told:
-                told.add(doing)
-                print(f"{doing} …", file=sys.stderr, flush=True)
-
-        yield line
-        return
-    with Bars(
-        TextColumn("{task.description}"), BarColumn(), TimeElapsedColumn(), console=console, transient=True
-    ) as bars:
-        task = bars.add_task("", total=None)
-
-        def bar(doing: str, done: int, of: int) -> None:
-            bars.update(task, description=doing, completed=done, total=of or None)
-
-        yield bar
+    return Audience(watch, lambda: stages(quiet=quiet))
 
 
 # -- afterwards -------------------------------------------------------------------------------------------------------
