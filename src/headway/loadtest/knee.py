@@ -25,7 +25,7 @@ import numpy as np
 
 from headway.loadtest import steady
 from headway.loadtest.result import Load
-from headway.metrics.latency import S_PER_NS, Floats, Timings, elapsed_s
+from headway.metrics.latency import S_PER_NS, Floats, Timings, bounds_ns, elapsed_s
 
 BINS = 40
 MIN_BINS = 12
@@ -99,7 +99,7 @@ def describe(figures: dict[str, float]) -> str:
 
 def ramp_bins(t: Timings, window_s: tuple[float, float], *, closed: bool) -> Ramp | None:
     """The ramp in bins of equal time; None when it has too few requests."""
-    start_ns, end_ns = window_s[0] / S_PER_NS, window_s[1] / S_PER_NS
+    start_ns, end_ns = bounds_ns(window_s)
     due = (t.scheduled_ns >= start_ns) & (t.scheduled_ns < end_ns)
     bins = min(BINS, int(due.sum()) // REQUESTS_PER_BIN)
     if bins < MIN_BINS:

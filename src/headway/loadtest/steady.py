@@ -23,7 +23,7 @@ import numpy as np
 
 from headway.loadtest.shift import Shift, shift
 from headway.metrics import latency
-from headway.metrics.latency import S_PER_NS, Bools, Floats, Timings
+from headway.metrics.latency import S_PER_NS, Bools, Floats, Timings, bounds_ns
 
 BLOCKS = 20
 MIN_BLOCKS = 8
@@ -120,7 +120,7 @@ def queue(t: Timings, window_s: tuple[float, float], *, stationary: bool = True)
     Where the load is not `stationary`, that number follows it: at the highest rate of any block, and as long as
     requests take in the first half, so many are to be expected.
     """
-    start_ns, end_ns = window_s[0] / S_PER_NS, window_s[1] / S_PER_NS
+    start_ns, end_ns = bounds_ns(window_s)
     due = (t.scheduled_ns >= start_ns) & (t.scheduled_ns < end_ns)
     count = block_count(int(due.sum()))
     if not count:
@@ -149,7 +149,7 @@ def drift(t: Timings, latency_s: Floats, window_s: tuple[float, float], quantile
     """How a quantile of a latency developed over the window, from block to block; None when there are too few requests
     to see it in blocks.
     """
-    start_ns, end_ns = window_s[0] / S_PER_NS, window_s[1] / S_PER_NS
+    start_ns, end_ns = bounds_ns(window_s)
     there = (t.scheduled_ns >= start_ns) & (t.scheduled_ns < end_ns) & np.isfinite(latency_s)
     count = block_count(int(there.sum()), max(REQUESTS_PER_BLOCK, round(BEYOND / (1 - quantile))))
     if not count:
@@ -175,7 +175,7 @@ def silence(
     limit_s = _silence_limit_s(t, window_s, open_loop=open_loop)
     if limit_s is None:
         return None
-    start_ns, end_ns = window_s[0] / S_PER_NS, window_s[1] / S_PER_NS
+    start_ns, end_ns = bounds_ns(window_s)
     whole_ns = t.ended_ns[t.ok & (t.first_ns < 0)]
     tokens = np.concatenate((t.first_ns[t.first_ns >= 0], latency.chunk_times_ns(t), whole_ns))
     inside = np.sort(tokens[(tokens > start_ns) & (tokens < end_ns)])
@@ -200,8 +200,8 @@ def _silence_limit_s(t: Timings, window_s: tuple[float, float], *, open_loop: bo
     e2e_s = float(np.quantile(spent_s, 0.5 if (t.first_ns >= 0).any() else 0.95))
     limit_s = min(SILENT_E2E * e2e_s, max(SILENT_OF_WINDOW * seconds, SILENT_E2E_OF_WINDOW * e2e_s))
     if open_loop:
-        due = ((t.scheduled_ns * S_PER_NS >= window_s[0]) & (t.scheduled_ns * S_PER_NS < window_s[1])).sum()
-        limit_s = max(limit_s, SILENT_ARRIVALS * seconds / max(int(due), 1))
+        due = len(t.due_within(*bounds_ns(window_s)).scheduled_ns)
+        limit_s = max(limit_s, SILENT_ARRIVALS * seconds / max(due, 1))
     return max(SILENT_S, limit_s)
 
 

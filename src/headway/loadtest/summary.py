@@ -29,7 +29,7 @@ from headway.loadtest.result import ClientFigures, Distribution, Freeze, Group, 
 from headway.loadtest.table import RecordTable, due_within, measured_window, within
 from headway.metrics import goodput, latency, rivals
 from headway.metrics.blocks import deviations
-from headway.metrics.latency import S_PER_NS, Bools, Floats, Ints, Timings
+from headway.metrics.latency import S_PER_NS, Bools, Floats, Ints, Timings, bounds_ns
 from headway.metrics.percentiles import distribution
 
 Window = tuple[float, float]
@@ -107,7 +107,7 @@ def _touching(
     ends_ns = np.where(times.ended_ns < 0, np.iinfo(np.int64).max, times.ended_ns)
     found = []
     for start_s, end_s, process in freezes:
-        start_ns, end_ns = start_s / S_PER_NS, end_s / S_PER_NS
+        start_ns, end_ns = bounds_ns((start_s, end_s))
         mine = due & (index % max(processes, 1) == process)
         inside = mine & (times.scheduled_ns < end_ns) & (ends_ns > start_ns)
         late = np.zeros(len(table), np.bool_)
@@ -166,8 +166,8 @@ def _in_bins(at_ns: Ints, amounts: npt.NDArray[np.generic], window: Window) -> F
     seconds = window[1] - window[0]
     if seconds <= 0:
         return np.zeros(0)
-    here = within(at_ns, window)
-    place = ((at_ns[here] - window[0] / S_PER_NS) * (RATE_BINS * S_PER_NS / seconds)).astype(np.int64)
+    here, start_ns = within(at_ns, window), bounds_ns(window)[0]
+    place = ((at_ns[here] - start_ns) * (RATE_BINS * S_PER_NS / seconds)).astype(np.int64)
     told = np.bincount(np.clip(place, 0, RATE_BINS - 1), weights=amounts[here], minlength=RATE_BINS)
     rates: Floats = told.astype(np.float64) * (RATE_BINS / seconds)
     return rates

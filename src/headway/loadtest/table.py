@@ -11,7 +11,7 @@ import numpy.typing as npt
 
 from headway.loadtest.record import Fate, Record
 from headway.loadtest.result import Load
-from headway.metrics.latency import S_PER_NS, Bools, Counts, Ints, Timings
+from headway.metrics.latency import S_PER_NS, Bools, Counts, Ints, Timings, bounds_ns
 
 _GIVEN_UP = frozenset({Fate.TIMEOUT, Fate.CANCELLED})
 
@@ -89,12 +89,14 @@ def _offered_until_s(load: Load, table: RecordTable) -> float:
 
 def due_within(t: Timings, window_s: tuple[float, float]) -> Timings:
     """The requests that were due in the window, as `RecordTable.scheduled_within` counts them."""
-    return t.due_within(max(window_s[0] / S_PER_NS, 0.0), window_s[1] / S_PER_NS)
+    start_ns, end_ns = bounds_ns(window_s)
+    return t.due_within(max(start_ns, 0), end_ns)
 
 
 def within(at_ns: npt.NDArray[np.int64] | npt.NDArray[np.float64], window_s: tuple[float, float]) -> Bools:
     """Which moments lie in the window: its beginning does, its end does not."""
-    inside: Bools = (at_ns >= window_s[0] / S_PER_NS) & (at_ns < window_s[1] / S_PER_NS) & (at_ns >= 0)
+    start_ns, end_ns = bounds_ns(window_s)
+    inside: Bools = (at_ns >= max(start_ns, 0)) & (at_ns < end_ns)
     return inside
 
 

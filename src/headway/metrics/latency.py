@@ -34,6 +34,12 @@ UNKNOWN = -1
 S_PER_NS = 1e-9
 
 
+def bounds_ns(window_s: tuple[float, float]) -> tuple[float, float]:
+    """A window's ends in whole ns: a request that lies on one is inside, or outside, for everybody who asks."""
+    start_ns, end_ns = np.rint(np.asarray(window_s) / S_PER_NS).tolist()
+    return start_ns, end_ns
+
+
 @dataclass(frozen=True, slots=True, eq=False)
 class Timings:
     """What became of n requests, as columns, in order of schedule. Times are ns on one clock; -1: it never happened.

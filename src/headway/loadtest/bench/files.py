@@ -16,7 +16,7 @@ from headway.loadtest.report import csv_file, json_file
 from headway.loadtest.report.csv_file import Line, load_records, write_records
 from headway.loadtest.report.json_file import ReportError, load_run, run_bytes
 from headway.loadtest.result import Run
-from headway.metrics.latency import S_PER_NS
+from headway.loadtest.table import tabulate
 
 STEM = "run"
 # As `report.page` has it; named here so that a command without a page needs none of what draws one.
@@ -129,8 +129,7 @@ def read(path: Path) -> tuple[Run, list[Record]]:
 def _check_same_run(run: Run, lines: Sequence[Line], path: Path, beside: Path) -> None:
     """By the id; files of an older headway have none, and then their requests must at least be as many."""
     ids = {line.run_id for line in lines} or {run.run_id}
-    window_s = run.summary.window_s
-    here = sum(window_s[0] <= line.record.scheduled_ns * S_PER_NS < window_s[1] for line in lines)
+    here = int(tabulate(line.record for line in lines).scheduled_within(run.summary.window_s).sum())
     why = ""
     if ids != {run.run_id}:
         there = ", ".join(sorted(one or "without an id" for one in ids)[:3])
