@@ -384,7 +384,7 @@ async def test_connections_are_kept_and_closed_as_the_server_says() -> None:
 
 async def test_this_machine_running_out_of_files_is_its_own_fault(monkeypatch: pytest.MonkeyPatch) -> None:
     loop = asyncio.get_running_loop()
-    connect = loop.create_connection
+    connect = loop.sock_connect
     opened = 0
 
     async def few(*given: Any, **named: Any) -> Any:
@@ -394,7 +394,7 @@ async def test_this_machine_running_out_of_files_is_its_own_fault(monkeypatch: p
             raise OSError(errno.EMFILE, "Too many open files")
         return await connect(*given, **named)
 
-    monkeypatch.setattr(loop, "create_connection", few)
+    monkeypatch.setattr(loop, "sock_connect", few)
     records = await records_of(talks, requests=4, concurrency=4)
     failed = [record for record in records if record.fate is not Fate.OK]
     assert [record.fate for record in failed] == [Fate.CONNECTION] * 2

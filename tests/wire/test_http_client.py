@@ -7,7 +7,6 @@ import shutil
 import ssl
 import subprocess
 from pathlib import Path
-from time import monotonic_ns
 
 import pytest
 
@@ -319,8 +318,8 @@ async def test_who_has_no_time_reads_later_and_keeps_the_time_of_arrival():
         def __init__(self) -> None:
             self.kept: list[tuple[Connection, bytes, int]] = []
 
-        def put(self, connection: Connection, data: bytes) -> None:
-            self.kept.append((connection, data, monotonic_ns()))
+        def put(self, connection: Connection, data: bytes, at_ns: int) -> None:
+            self.kept.append((connection, data, at_ns))
 
     async with scripted(answering(whole(b"x"), close=True)) as server:
         later = Later()

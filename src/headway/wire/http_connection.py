@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import ssl
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from time import monotonic_ns
 from typing import Protocol
@@ -59,8 +59,8 @@ class Receiver(Protocol):
 class Inbox(Protocol):
     """Takes what arrives and has it `read` later: for those who stamp first and parse when there is time."""
 
-    def put(self, connection: Connection, data: bytes) -> None:
-        """An empty read is the end of the connection."""
+    def put(self, connection: Connection, data: bytes, at_ns: int) -> None:
+        """What arrived at `at_ns`. An empty read is the end of the connection."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -128,11 +128,7 @@ class Connection(asyncio.Protocol):
             self.close()
 
     def data_received(self, data: bytes) -> None:
-        inbox = self._pool.inbox
-        if inbox is None:
-            self.read(data, monotonic_ns())
-        else:
-            inbox.put(self, data)
+        self.arrived(data, monotonic_ns())
 
     def connection_lost(self, exc: Exception | None) -> None:
         self.alive = False
@@ -141,6 +137,14 @@ class Connection(asyncio.Protocol):
         self.data_received(b"")
 
     # -- ours ----------------------------------------------------------------------------------------------------------
+
+    def arrived(self, data: bytes, at_ns: int) -> None:
+        """`data_received`, by a transport that knows when that was."""
+        inbox = self._pool.inbox
+        if inbox is None:
+            self.read(data, at_ns)
+        else:
+            inbox.put(self, data, at_ns)
 
     def carry(self, receiver: Receiver, head: bytes, body: bytes = b"", *, bodiless: bool = False) -> None:
         """Send a request; `receiver` hears of the answer."""
@@ -289,6 +293,19 @@ class Connection(asyncio.Protocol):
 
 _FRAMING = frozenset((b"content-length", b"transfer-encoding"))
 
+# Connects a fresh connection to a server: calls its `connection_made`. Raises OSError.
+Connect = Callable[[Connection, Server], Awaitable[None]]
+
+
+async def connect_by_loop(connection: Connection, server: Server) -> None:
+    await asyncio.get_running_loop().create_connection(
+        lambda: connection,
+        server.host,
+        server.port,
+        ssl=server.tls,
+        server_hostname=(server.server_name or server.host) if server.tls is not None else None,
+    )
+
 
 class Pool:
     """Connections to one server: as many as there are calls at once. The last used is used again first.
@@ -298,13 +315,20 @@ class Pool:
     """
 
     def __init__(
-        self, server: Server, *, connect_timeout_s: float = 5.0, idle_s: float = 4.0, inbox: Inbox | None = None
+        self,
+        server: Server,
+        *,
+        connect_timeout_s: float = 5.0,
+        idle_s: float = 4.0,
+        inbox: Inbox | None = None,
+        connect: Connect = connect_by_loop,
     ) -> None:
         self.server = server
         self.inbox = inbox
         self.idle: list[Connection] = []
         self.connections: set[Connection] = set()
         self.opened = 0
+        self._connect = connect
         self._connect_timeout_s = connect_timeout_s
         self._idle_ns = int(idle_s * NS_PER_S)
         self._opening: dict[asyncio.Task[None], Callable[[Connection | HttpFault], None]] = {}
@@ -350,16 +374,10 @@ class Pool:
         return task
 
     async def _open(self, ready: Callable[[Connection | HttpFault], None]) -> None:
-        server, connection, made = self.server, Connection(self), False
+        connection, made = Connection(self), False
         try:
             async with asyncio.timeout(self._connect_timeout_s):
-                await asyncio.get_running_loop().create_connection(
-                    lambda: connection,
-                    server.host,
-                    server.port,
-                    ssl=server.tls,
-                    server_hostname=(server.server_name or server.host) if server.tls is not None else None,
-                )
+                await self._connect(connection, self.server)
         except TimeoutError:
             ready(NoConnection(f"no connection within {self._connect_timeout_s:g} s"))
         except (OSError, ssl.SSLError) as error:
@@ -391,8 +409,9 @@ class Pool:
             self._sweeping.cancel()
             self._sweeping = None
         for task, ready in tuple(self._opening.items()):
-            task.cancel()
-            ready(NoConnection("the client is being closed"))
+            if not task.done():  # else it was told already
+                task.cancel()
+                ready(NoConnection("the client is being closed"))
         self._drop_idle()
         for connection in tuple(self.connections):
             connection.give_up(Cut("the client is being closed"))

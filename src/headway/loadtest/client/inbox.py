@@ -26,8 +26,8 @@ class Inbox:
         self._waiting: deque[tuple[Connection, int, bytes]] = deque()
         self._reading = False
 
-    def put(self, connection: Connection, data: bytes) -> None:
-        self._waiting.append((connection, monotonic_ns(), data))
+    def put(self, connection: Connection, data: bytes, at_ns: int) -> None:
+        self._waiting.append((connection, at_ns, data))
         if not self._reading:
             self._reading = True
             self._loop.call_soon(self._read)

@@ -19,6 +19,7 @@ from typing import Any
 
 from headway.loadtest.client.client import Client
 from headway.loadtest.client.inbox import Inbox
+from headway.loadtest.client.kernel_time import ConnectStamped
 from headway.loadtest.client.limits import NS_PER_S
 from headway.loadtest.client.recount import Recount
 from headway.loadtest.client.request import RequestWriter
@@ -80,7 +81,8 @@ class Measurement:
         recount = None if plan.count_tokens is None else Recount(plan.count_tokens)
         # An address already: no look-up may delay a request.
         server = Server(host, port, tls, plan.template.address.host)
-        pool = Pool(server, connect_timeout_s=plan.limits.connect_timeout_s, inbox=Inbox(loop))
+        patience_s = plan.limits.connect_timeout_s
+        pool = Pool(server, connect_timeout_s=patience_s, inbox=Inbox(loop), connect=ConnectStamped())
         self._client = Client(loop, pool, plan.template, plan.limits, recount)
         writer = RequestWriter(plan.template)
         load = plan.load
