@@ -390,7 +390,7 @@ def errors() -> str:
         summary = " ".join((kind.__doc__ or "").split("\n\n")[0].split())
         name = "&nbsp;" * 4 * depth + f"`{kind.__name__}`"
         yield name, str(kind.status), kind.type, kind.code or "", waits, summary
-        for child in sorted(kind.__subclasses__(), key=lambda child: child.__name__):
+        for child in sorted(kind.__subclasses__(), key=lambda child: (child.__name__, child.__module__)):
             if child.__module__.startswith("headway."):  # tests may have their own
                 yield from rows(child, depth + 1)
 
