@@ -25,7 +25,7 @@ serve: $(FETCHED) ## set up if needed, then serve the default model (ARGS="--por
 	@exec $(BIN)/headway serve $(MODEL) $(ARGS)
 
 # One file more at a time than there are cores: many wait for a server or a load.
-PYTEST := $(BIN)/python -m pytest --numprocesses=$$(($$(nproc 2>/dev/null || echo 2) + 1)) --dist=loadfile
+PYTEST := $(BIN)/python -m pytest --numprocesses=$$(($$(nproc 2>/dev/null || echo 2) + 1)) --dist=loadfile --no-loadscope-reorder
 
 test: $(FETCHED) $(DEV) ## the test suite, but for what takes minutes (ARGS="-k name ...")
 	$(PYTEST) -m "not slow" $(ARGS)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -30,6 +31,31 @@ def pytest_itemcollected(item: pytest.Item) -> None:
     asked: settings | None = getattr(test, "_hypothesis_internal_use_settings", None)
     if asked is not None:
         test._hypothesis_internal_use_settings = settings(asked, max_examples=max(5, asked.max_examples // 4))
+
+
+# Few tests, each of which waits for processes, browsers or loads: at the end they would leave all workers but one idle.
+BEGIN_WITH = (
+    "cli/",
+    "live/",
+    "test_docs.py",
+    "loadtest/",
+    "gateway/",
+    "executors/",
+    "simulate/",
+    "models/",
+    "workers/",
+)
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Files in the order of `BEGIN_WITH`, for workers that take them one by one."""
+    here = Path(__file__).parent
+
+    def place(item: pytest.Item) -> int:
+        path = item.path.relative_to(here).as_posix() if item.path.is_relative_to(here) else ""
+        return next((at for at, begin in enumerate(BEGIN_WITH) if path.startswith(begin)), len(BEGIN_WITH))
+
+    items.sort(key=place)
 
 
 @pytest.hookimpl(wrapper=True)

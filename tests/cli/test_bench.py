@@ -189,6 +189,7 @@ def test_the_exit_status_is_the_verdict(url: str, tmp_path: Path, capsys: pytest
     assert f"wrote {path}" in shown
 
 
+@pytest.mark.slow
 def test_json_on_stdout_is_all_that_is_there(url: str) -> None:
     process = started(url, "--requests", "5", *SHORT, "--json", "/dev/stdout")
     out, err = process.communicate(timeout=120)
@@ -237,7 +238,10 @@ def test_ctrl_c_reports_what_was_measured(url: str, tmp_path: Path) -> None:
     assert "interrupted" in out
 
 
-@pytest.mark.parametrize("place", ["headway.loadtest.bench.tester.summarise", "headway.cli.bench.run.save"])
+@pytest.mark.parametrize(
+    "place",
+    ["headway.loadtest.bench.tester.summarise", pytest.param("headway.cli.bench.run.save", marks=pytest.mark.slow)],
+)
 def test_ctrl_c_after_the_load_costs_nothing(
     place: str, url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
@@ -411,6 +415,7 @@ def test_compare_says_by_its_status_whether_two_runs_differ(
     assert status(["bench", "compare", str(saved), str(saved)]) == 8, "too few samples to be VALID"
 
 
+@pytest.mark.slow
 def test_two_runs_of_our_own_server_can_be_compared_as_they_are(saved: Path, url: str, tmp_path: Path) -> None:
     """Nothing that comparing asks for is unknown, and nobody had to note it."""
     arguments = ["bench", url, "--concurrency", "4", "--num-prompts", "40", "--warmup", "0", *SHORT]
@@ -445,6 +450,7 @@ def silent_url() -> Iterator[str]:
         process.wait()
 
 
+@pytest.mark.slow
 def test_notes_make_runs_of_a_silent_server_comparable(silent_url: str, tmp_path: Path) -> None:
     """As the guide has it: what the server does not tell is noted, and no report is edited."""
     notes = ("precision=fp8", "quantisation=none", "device=H100", "device_count=2", "memory=80GiB", "framework=own 1")

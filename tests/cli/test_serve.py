@@ -55,6 +55,7 @@ def test_the_banner_tells_what_is_in_effect_and_a_command_that_answers() -> None
         assert json.loads(answer.stdout)["choices"][0]["finish_reason"]
 
 
+@pytest.mark.slow
 def test_the_banner_tells_promises_and_unusual_choices_where_there_are_any() -> None:
     with Server(*SIMULATED) as server:
         assert not [line for line in server.log if line.startswith(("Promises", "Scheduling"))]
@@ -65,6 +66,7 @@ def test_the_banner_tells_promises_and_unusual_choices_where_there_are_any() -> 
         assert "Scheduling --policy vllm --kv-full wait --no-pace\n" in said
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(shutil.which("curl") is None, reason="curl is not installed")
 def test_the_banner_warns_of_a_kv_cache_that_cuts_requests_short_and_its_command_fits() -> None:
     with Server(*SIMULATED, "--kv-cache-gib", "0.0015") as server:
@@ -83,7 +85,9 @@ def children(pid: int) -> list[int]:
 
 
 @pytest.mark.skipif(not Path("/proc/self/task").exists(), reason="children are found in /proc")
-@pytest.mark.parametrize(("number", "expected"), [(signal.SIGTERM, 143), (signal.SIGINT, 130)])
+@pytest.mark.parametrize(
+    ("number", "expected"), [pytest.param(signal.SIGTERM, 143, marks=pytest.mark.slow), (signal.SIGINT, 130)]
+)
 def test_a_signal_while_loading_ends_everything_and_says_so(number: signal.Signals, expected: int) -> None:
     command = [sys.executable, "-m", "headway", "serve", *SIMULATED, "--port", "0"]
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True) as process:
@@ -99,6 +103,7 @@ def test_a_signal_while_loading_ends_everything_and_says_so(number: signal.Signa
         time.sleep(0.01)
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(not Path("/proc/self/task").exists(), reason="children are found in /proc")
 async def test_an_engine_that_is_down_for_good_leaves_a_server_that_says_so(client: aiohttp.ClientSession) -> None:
     with Server(*SIMULATED) as server:
@@ -142,6 +147,7 @@ def test_a_log_that_cannot_be_written_is_told_before_a_model_is_looked_for(
     assert complaint.count("\n") == 1, "one line, no traceback"
 
 
+@pytest.mark.slow
 async def test_static_batches_are_served_and_their_padding_is_counted(client: aiohttp.ClientSession) -> None:
     with Server(*SIMULATED, "--batching", "static") as server:
         assert "Scheduling --batching static\n" in "".join(server.log)
@@ -210,6 +216,7 @@ async def test_the_second_signal_stops_at_once_and_tells_the_client(client: aioh
         assert "a second signal came: 1 request ended with an error" in "".join(server.log)
 
 
+@pytest.mark.slow
 async def test_draining_is_bounded(client: aiohttp.ClientSession) -> None:
     with Server(*SIMULATED, "--drain-timeout", "0.5") as server:
         async with long_request(client, server.url, 5000) as running:

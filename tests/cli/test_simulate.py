@@ -133,6 +133,7 @@ def test_a_workload_that_leaves_the_fit_is_told(simulated):
     assert "decoding sequences (the fit saw 8)" in told
 
 
+@pytest.mark.slow
 def test_the_same_seed_is_the_same_file_and_another_is_not(fit, tmp_path):
     files = []
     for name, seed in (("a", 1), ("b", 1), ("c", 2)):

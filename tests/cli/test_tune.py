@@ -129,6 +129,7 @@ def test_a_promise_that_nothing_can_keep_is_refused_with_its_reason(
     assert settings_of(url) == before
 
 
+@pytest.mark.slow
 def test_a_gateway_is_not_tuned(url: str, capsys: pytest.CaptureFixture[str]) -> None:
     with Server("--worker", url) as gateway:
         assert status(["tune", gateway.url, *LOAD]) in (1, 2)

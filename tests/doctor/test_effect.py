@@ -56,6 +56,7 @@ def test_what_cannot_be_simulated_is_not(setting: str) -> None:
     assert effects(replace(facts(), demand=MANY), Change("", setting, 3)) == ()
 
 
+@pytest.mark.slow
 def test_requests_are_made_up_where_only_their_lengths_are_known() -> None:
     """The same facts give the same words."""
     made = facts({"running": 16.0, "waiting": 8.0}, spreads=QUEUED)

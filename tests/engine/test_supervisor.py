@@ -95,6 +95,7 @@ def test_a_child_that_cannot_start_says_why():
     assert bad.pid is None
 
 
+@pytest.mark.slow
 def test_losses_far_apart_are_a_loop_too_when_no_step_succeeds_between(executor, monkeypatch):
     monkeypatch.setattr("headway.engine.supervisor.CRASH_WINDOW_S", -1.0)
     executor.restart()
@@ -128,6 +129,7 @@ def test_who_is_interrupted_while_starting_does_not_start_again(executor, monkey
     assert executor.pid is None
 
 
+@pytest.mark.slow
 def test_a_successful_step_between_losses_ends_the_row(executor, monkeypatch):
     monkeypatch.setattr("headway.engine.supervisor.CRASH_WINDOW_S", -1.0)
     for _ in range(CRASH_LIMIT + 1):

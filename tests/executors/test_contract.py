@@ -83,7 +83,7 @@ def test_no_stop_token_before_min_tokens(executor: Executor, alone: list[list[in
     assert alone[0][0] not in output[:4]
 
 
-@pytest.mark.parametrize("chunk", [1, 7, 32])
+@pytest.mark.parametrize("chunk", [pytest.param(1, marks=pytest.mark.slow), 7, 32])
 def test_chunks_do_not_change_tokens(executor: Executor, alone: list[list[int]], chunk: int):
     assert generate(executor, PROMPTS, max_tokens=6, chunk=chunk) == alone
 

@@ -55,9 +55,9 @@ def draw_all(sampler: Sampler, seqs: list[int], logits: Floats, produced: int = 
     "params",
     [
         SamplingParams(temperature=1.0),
-        SamplingParams(temperature=0.5),
+        pytest.param(SamplingParams(temperature=0.5), marks=pytest.mark.slow),
         SamplingParams(temperature=1.0, top_p=0.9),
-        SamplingParams(temperature=1.3, top_p=0.15),
+        pytest.param(SamplingParams(temperature=1.3, top_p=0.15), marks=pytest.mark.slow),
         SamplingParams(temperature=1.0, top_k=7),
         SamplingParams(temperature=1.0, min_p=0.2),
         SamplingParams(temperature=1.2, min_p=0.02, top_k=40, top_p=0.8),

@@ -153,10 +153,10 @@ async def test_an_upload_is_network_and_not_tokenising() -> None:
         now = await scrape(client.session)
     parts = {name: float(ms) for name, ms in (part.split(";dur=") for part in told.split(", "))}
     assert list(parts) == ["network", "tokenise", "queue", "prefill", "decode", "gateway", "total"]
-    assert parts["network"] >= 300
-    assert parts["tokenise"] < 300
-    assert now["headway_network_seconds_sum"] >= 0.3
-    assert now["headway_tokenise_seconds_sum"] < 0.3
+    assert parts["network"] > 200
+    assert parts["tokenise"] < 200
+    assert now["headway_network_seconds_sum"] > 0.2
+    assert now["headway_tokenise_seconds_sum"] < 0.2
 
 
 @pytest.mark.parametrize("error", [EngineFailed("the engine crashed"), ZeroDivisionError("a defect")])

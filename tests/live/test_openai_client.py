@@ -142,6 +142,7 @@ def test_errors_are_the_clients_own(
         assert caught.value.request_id
 
 
+@pytest.mark.slow
 def test_a_full_queue_is_a_rate_limit_with_a_time_to_come_back() -> None:
     with Server("--executor", "simulated", "--max-num-seqs", "1", "--max-waiting", "1") as small:
         client = openai.OpenAI(base_url=f"{small.url}/v1", api_key="none", max_retries=0, timeout=30)

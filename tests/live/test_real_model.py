@@ -77,6 +77,7 @@ def test_a_stop_string_ends_it_before(real: openai.OpenAI) -> None:
     assert (choice.message.content, choice.finish_reason) == (text[: text.index("Paris")], "stop")
 
 
+@pytest.mark.slow
 def test_samples_differ_and_a_seed_repeats_them(real: openai.OpenAI) -> None:
     def texts() -> list[str]:
         told = chat(real, n=2, temperature=1.0, seed=3, extra_body={"ignore_eos": True}).choices

@@ -71,7 +71,14 @@ PROFILES: list[tuple[Profile, TextOptions]] = [
 ]
 
 
-@pytest.mark.parametrize(("profile", "text"), PROFILES, ids=[name_of(profile) for profile, _ in PROFILES])
+@pytest.mark.parametrize(
+    ("profile", "text"),
+    [
+        pytest.param(*one, marks=pytest.mark.slow if isinstance(one[0], LongContext | LongOutput) else ())
+        for one in PROFILES
+    ],
+    ids=[name_of(profile) for profile, _ in PROFILES],
+)
 async def test_every_profile_on_the_simulated_server(simulated: str, profile: Profile, text: TextOptions) -> None:
     result = await bench(simulated, profile, options(text=text, promise=PromiseOptions(slo_ttft=5.0)))
     run = result.run
@@ -130,12 +137,14 @@ async def test_the_same_seed_gives_the_same_requests() -> None:
     assert len(set(once)) == len(once), "no cache finds a whole prompt again"
 
 
+@pytest.mark.slow
 async def test_without_a_seed_times_are_the_same_and_texts_are_new() -> None:
     once, again = await bodies(None), await bodies(None)
     assert len(once) == len(again)
     assert set(once) & set(again) == set()
 
 
+@pytest.mark.slow
 async def test_several_processes_send_what_one_sends() -> None:
     window = WindowOptions(duration=0.3, warmup=0.0, cooldown=0.0, seed=1)
     sent = []

@@ -96,6 +96,7 @@ def facts(record: Record) -> dict[str, Any]:
     return told
 
 
+@pytest.mark.slow
 async def test_three_processes_make_the_records_of_one() -> None:
     load = OpenLoad(functools.partial(load_of, 50, 4_000_000))
     async with serving(talks) as server:
@@ -111,6 +112,7 @@ async def test_three_processes_make_the_records_of_one() -> None:
     assert three.cpu_ratio > 0
 
 
+@pytest.mark.slow
 async def test_a_closed_loop_is_split_by_slots() -> None:
     inside = most = 0
 

@@ -110,6 +110,7 @@ async def test_a_server_s_metrics_become_strain():
         await worker.close()
 
 
+@pytest.mark.slow
 async def test_a_real_server_tells_what_is_needed():
     with Server("--executor", "simulated", "--served-model-name", "m") as server:
         worker = ServerWorker(ServerConfig(url=server.url, model="m", promises=Promises(ttft_s=1e-4, itl_s=1e-4)))

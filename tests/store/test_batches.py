@@ -347,6 +347,7 @@ def test_items_finish_while_somebody_goes_through_them(store):
     assert list(store.items.missing("b")) == []
 
 
+@pytest.mark.slow
 def test_a_long_batch_is_gone_through_in_little_memory(store):
     create(store)
     number = 20_000

@@ -92,6 +92,7 @@ def test_engines_are_started_and_come_back_and_nobody_else_may_call_them() -> No
         until(lambda: not alive(below))
 
 
+@pytest.mark.slow
 def test_they_finish_what_runs_and_leave_with_the_gateway() -> None:
     with Server(*SIMULATED, "--local-workers", "1") as gateway:
         stream = iter(
@@ -108,6 +109,7 @@ def test_they_finish_what_runs_and_leave_with_the_gateway() -> None:
         until(lambda: not alive(below))
 
 
+@pytest.mark.slow
 def test_a_gateway_that_is_killed_leaves_nobody_behind() -> None:
     with Server(*SIMULATED, "--local-workers", "2") as gateway:
         below = descendants(gateway.process.pid)

@@ -100,6 +100,7 @@ class Clients:
         return {name: float(value) for name, _, value in (line.rpartition(" ") for line in lines if line[0] != "#")}
 
 
+@pytest.mark.slow
 async def test_three_gateways_share_a_limit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     if not installed():
         pytest.skip("redis-server is not installed (Debian: apt-get install redis-server)")

@@ -20,6 +20,7 @@ SIMULATED = ("--executor", "simulated", "--served-model-name", "mine")
 MESSAGES: Any = [{"role": "user", "content": "hello"}]
 
 
+@pytest.mark.slow
 def test_a_gateway_with_keys_and_limits_from_a_file(tmp_path: Path) -> None:
     keys = KeyFile(tmp_path / "keys")
     key, presented = keys.create("alice", time.time())

@@ -200,6 +200,7 @@ def step(world: World, place: Place, what: str) -> bool:
     return True
 
 
+@pytest.mark.slow
 def test_a_gateway_in_shadow_serves_what_its_limits_would_refuse(tmp_path: Path) -> None:
     log = tmp_path / "decisions.jsonl"
     with Server("--executor", "simulated", "--served-model-name", "mine") as worker:

@@ -115,6 +115,7 @@ def test_it_draws_and_fits(browser: Any, files: dict[str, Path], name: str, scre
     seen.context.close()
 
 
+@pytest.mark.slow
 def test_the_button_changes_the_page_and_its_plots(browser: Any, files: dict[str, Path]) -> None:
     seen = Seen(browser, files["run"], "desktop", "light")
     seen.draw("#plot-timeline")
@@ -137,6 +138,7 @@ def test_the_plots_follow_the_system(browser: Any, files: dict[str, Path]) -> No
     seen.context.close()
 
 
+@pytest.mark.slow
 def test_a_zoom_stays_when_the_theme_changes(browser: Any, files: dict[str, Path]) -> None:
     seen = Seen(browser, files["run"], "desktop", "light")
     seen.draw("#plot-timeline")
@@ -155,6 +157,7 @@ def test_a_zoom_stays_when_the_theme_changes(browser: Any, files: dict[str, Path
     seen.context.close()
 
 
+@pytest.mark.slow
 def test_hovering_tells_all_rows_at_one_time(browser: Any, files: dict[str, Path]) -> None:
     seen = Seen(browser, files["run"], "desktop", "light")
     seen.draw("#plot-timeline")

@@ -165,6 +165,7 @@ def test_nobody_elses_markup_gets_into_the_page(made: Sample) -> None:
             assert "<script" not in json.dumps(figure)
 
 
+@pytest.mark.slow
 def test_a_hundred_thousand_requests_make_no_large_page(made: Sample) -> None:
     large = many(made, 100_000)
     text = run_page(large.run, large.records)

@@ -69,6 +69,7 @@ def test_what_is_printed_keeps_the_promise_on_another_day(seed: int) -> None:
     assert trial.failed == 0
 
 
+@pytest.mark.slow
 def test_intervals_hold_their_value_and_grow_with_doubt() -> None:
     sure = planned(10.0).best
     slow, fast = (StepCost(round(f * 10 * MS), round(f * 20_000), round(f * MS), 0, 0, 0) for f in (1.4, 0.7))

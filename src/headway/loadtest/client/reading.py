@@ -158,9 +158,12 @@ class Reading:
         if self._bytes > self._most_bytes:
             self.fail(f"the stream is longer than {self._most_bytes // 2**20} MB", Fate.TOO_LONG)
             return
-        # Nearly always a read holds whole events of one line each. The parser's state is then what it was, so that
-        # they can be taken at their line ends. The first read, which may begin with a byte-order mark, is not taken so.
+        # Nearly always a read holds whole events of one line each, and mostly one. The parser's state is then what it
+        # was, so that they can be taken at their line ends. The first read may begin with a byte-order mark.
         if self._clean and data.startswith(b"data: ") and data.endswith(b"\n\n") and b"\r" not in data:
+            if data.find(b"\n") == len(data) - 2:
+                self._event(data[6:-2], now_ns)
+                return
             events = data[:-2].split(b"\n\n")
             if all(event.startswith(b"data: ") and b"\n" not in event for event in events):
                 for event in events:
@@ -188,7 +191,7 @@ class Reading:
     def _event(self, data: bytes, now_ns: int) -> None:
         if self.done or self.failed:
             return
-        if data.strip() == b"[DONE]":
+        if not data.startswith(b"{") and data.strip() == b"[DONE]":
             self.done = True
             self.heard_ns = now_ns
             return
