@@ -33,7 +33,7 @@ def pytest_itemcollected(item: pytest.Item) -> None:
         test._hypothesis_internal_use_settings = settings(asked, max_examples=max(5, asked.max_examples // 4))
 
 
-# Few tests, each of which waits for processes, browsers or loads: at the end they would leave all workers but one idle.
+# Few tests, each waiting for processes, browsers or loads: at the end they would leave all workers but one idle.
 BEGIN_WITH = (
     "cli/",
     "live/",
