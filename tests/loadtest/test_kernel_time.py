@@ -12,7 +12,8 @@ from contextlib import asynccontextmanager
 import pytest
 
 from headway.loadtest.client import kernel_time
-from headway.loadtest.client.kernel_time import SO_TIMESTAMPNS, ConnectStamped, KernelTime, StampedTransport
+from headway.loadtest.client.kernel_time import NARROW_NS, SO_TIMESTAMPNS, KernelTime, ask_for_stamps
+from headway.loadtest.client.stamped_transport import StampedTransport, connecting
 from headway.wire.http_connection import Connection, Headers, HttpFault, Pool, Server
 
 MS = 1_000_000
@@ -50,7 +51,7 @@ class Heard:
 async def connected() -> AsyncIterator[tuple[Pool, Connection, socket.socket]]:
     """A connection of a pool, and the server's end of it."""
     with socket.create_server(("127.0.0.1", 0)) as listener:
-        pool = Pool(Server("127.0.0.1", listener.getsockname()[1]), connect=ConnectStamped())
+        pool = Pool(Server("127.0.0.1", listener.getsockname()[1]), connect=connecting(KernelTime()))
         made: asyncio.Future[Connection | HttpFault] = asyncio.get_running_loop().create_future()
         pool.open(made.set_result)
         connection = await made
@@ -81,22 +82,72 @@ async def test_a_client_that_stands_still_measures_the_times_of_the_server() -> 
     assert max(late_ns) < 40 * MS, late_ns
 
 
+async def test_what_is_read_at_once_has_the_time_of_its_last_byte() -> None:
+    """There is one stamp a read: a client that is late loses the times between, and no more than its own delay."""
+    async with connected() as (_, connection, there):
+        heard = Heard()
+        connection.carry(heard, b"GET / HTTP/1.1\r\n\r\n")
+        there.send(HEAD)
+        for piece in (b"1\r\na\r\n", b"1\r\nb\r\n0\r\n\r\n"):
+            last_ns = time.monotonic_ns()
+            there.send(piece)
+            time.sleep(0.05)  # noqa: ASYNC251
+        await heard.over.wait()
+    assert [data for data, _ in heard.bodies] == [b"a", b"b"]
+    assert all(abs(at_ns - last_ns) < 30 * MS for _, at_ns in heard.bodies)
+
+
+class Clocks:
+    """Two clocks that a test sets; `interrupted_ns` pass between reading them."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.mono_ns, self.real_ns, self.interrupted_ns = 50 * 10**9, 1_000 * 10**9, 0
+        monkeypatch.setattr(kernel_time, "monotonic_ns", lambda: self.mono_ns)
+        monkeypatch.setattr(kernel_time, "time_ns", self.read)
+
+    def read(self) -> int:
+        self.go(self.interrupted_ns)
+        return self.real_ns
+
+    def go(self, ns: int) -> None:
+        self.mono_ns += ns
+        self.real_ns += ns
+
+
 def test_no_time_lies_in_the_future_or_runs_with_a_clock_that_is_set(monkeypatch: pytest.MonkeyPatch) -> None:
-    now = {"mono": 50 * 10**9, "real": 1_000 * 10**9}
-    monkeypatch.setattr(kernel_time, "monotonic_ns", lambda: now["mono"])
-    monkeypatch.setattr(kernel_time, "time_ns", lambda: now["real"])
+    now = Clocks(monkeypatch)
     clock = KernelTime()
-    assert clock.arrived_ns(stamp(now["real"] - 30 * MS)) == now["mono"] - 30 * MS
-    assert clock.arrived_ns(stamp(now["real"] + 30 * MS)) == now["mono"], "never later than now"
-    assert clock.arrived_ns([]) == now["mono"], "not stamped"
-    arrived = stamp(now["real"])
-    now["real"] += 3_600 * 10**9
-    now["mono"] += MS
-    assert clock.arrived_ns(arrived) == now["mono"], "an hour's step is no hour's delay"
-    assert clock.arrived_ns(arrived) == now["mono"], "nor for the next connection that is read"
-    now["real"] += 2 * 10**9
-    now["mono"] += 2 * 10**9
-    assert clock.arrived_ns(stamp(now["real"] - 30 * MS)) == now["mono"] - 30 * MS
+    assert clock.arrived_ns(stamp(now.real_ns - 30 * MS)) == now.mono_ns - 30 * MS
+    assert clock.arrived_ns(stamp(now.real_ns + 30 * MS)) == now.mono_ns, "never later than now"
+    assert (clock.reads, clock.stamped) == (2, 2)
+    assert clock.arrived_ns([]) == now.mono_ns, "not stamped"
+    assert clock.arrived_ns([(socket.SOL_SOCKET, SO_TIMESTAMPNS, b"12345678")]) == now.mono_ns, "nor in 8 bytes"
+    arrived = stamp(now.real_ns)
+    now.real_ns += 3_600 * 10**9
+    assert clock.arrived_ns(arrived) == now.mono_ns, "an hour's step is no hour's delay"
+    assert clock.arrived_ns(arrived) == now.mono_ns, "nor for the next connection that is read"
+    assert (clock.reads, clock.stamped) == (6, 2)
+    now.go(2 * 10**9)
+    assert clock.arrived_ns(stamp(now.real_ns - 30 * MS)) == now.mono_ns - 30 * MS
+
+
+@pytest.mark.parametrize("interrupted_ns", [NARROW_NS, 900_000, 500 * MS])
+def test_an_interruption_between_the_clocks_moves_no_time(monkeypatch: pytest.MonkeyPatch, interrupted_ns: int) -> None:
+    now = Clocks(monkeypatch)
+    clock = KernelTime()
+    sent_ns = now.mono_ns
+    arrived = stamp(now.real_ns)
+    now.interrupted_ns = interrupted_ns
+    assert clock.arrived_ns(arrived) == sent_ns
+    now.interrupted_ns = 0
+    assert clock.arrived_ns(stamp(now.real_ns)) == now.mono_ns
+    assert clock.stamped == 2, "and no step was seen"
+
+
+def test_a_system_without_stamps_is_none_the_worse(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(kernel_time, "SO_TIMESTAMPNS", 9_999)
+    with socket.socket() as sock:
+        ask_for_stamps(sock)
 
 
 async def test_what_the_socket_does_not_take_at_once_is_sent_when_it_does() -> None:

@@ -89,7 +89,7 @@ def test_a_straight_ramp_has_no_knee():
 
 def test_few_requests_have_no_ramp():
     served = queues.Served(np.arange(20.0), np.arange(20.0), np.arange(20.0) + 0.1)
-    assert ramp_bins(queues.timings(served), (0, 20), closed=False) is None
+    assert ramp_bins(queues.timings(served), (0, 20)) is None
     assert describe(knee_of(queues.timings(served), WHAT, (0, 20))) == "too few requests to look for a knee"
 
 
@@ -122,13 +122,3 @@ def test_a_server_that_turns_away_what_it_cannot_do_has_a_knee_as_well(seed):
     figures = knee_of(times, WHAT, (0.0, DURATION_S))
     assert 0.5 * CAPACITY <= figures["load"] <= 1.2 * CAPACITY
     assert figures["slowdown"] < 3
-
-
-def test_the_load_of_a_closed_loop_is_what_is_in_flight():
-    rng = np.random.default_rng(0)
-    due = np.sort(rng.uniform(0, 100, 2000))
-    served = queues.Served(due, due, due + 0.5 + due / 100)
-    ramp = ramp_bins(queues.timings(served), (0.0, 100.0), closed=True)
-    assert ramp is not None
-    assert ramp.load[0] < 16
-    assert ramp.load[-1] > 25

@@ -108,7 +108,8 @@ async def test_three_processes_make_the_records_of_one() -> None:
     assert [facts(record) for record in three.records] == [facts(record) for record in one.records]
     assert (one.processes, three.processes) == (1, 3)
     assert all(record.sent_ns >= record.scheduled_ns for record in three.records)
-    assert three.loop_lags_ns
+    assert all(three.loop_lags_ns)
+    assert len(three.loop_lags_ns) == 3
     assert three.cpu_ratio > 0
 
 

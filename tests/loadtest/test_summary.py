@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 from headway.loadtest.record import CountedBy, Fate, Record
 from headway.loadtest.result import Load, Slo, Summary
 from headway.loadtest.summary import client_figures, summarise
-from headway.loadtest.table import due_within, measured_window, tabulate
+from headway.loadtest.table import measured_window, tabulate
 from tests.loadtest import queues
 from tests.loadtest.runs import SLO, load
 
@@ -96,7 +96,7 @@ def test_a_request_on_a_windows_edge_belongs_to_it_at_the_beginning_only(start_n
     table = tabulate(Record(i, "", "", 1, 1, scheduled_ns=one) for i, one in enumerate(at_ns))
     window_s = (at_ns[0] * 1e-9, at_ns[1] * 1e-9)
     assert table.scheduled_within(window_s).tolist() == [True, False]
-    assert due_within(table.timings, window_s).scheduled_ns.tolist() == at_ns[:1]
+    assert table.timings.due_within(window_s).scheduled_ns.tolist() == at_ns[:1]
 
 
 def test_rates_count_what_left_the_server_in_the_window():

@@ -165,8 +165,8 @@ def test_a_selection_has_the_figures_of_its_requests(lists, data):
     t = timings(*({"first": 3, "gaps": some, "ended": 5000} for some in lists))
     rows = np.array(data.draw(st.lists(st.booleans(), min_size=len(t), max_size=len(t))), np.bool_)
     assert len(t.select(rows)) == rows.sum()
-    few = t.due_within(-1, 1)  # all are due at 0
-    assert [len(few), len(t.due_within(1, 2))] == [len(t), 0]
+    few = t.due_within((-1.0, 1.0))  # all are due at 0
+    assert [len(few), len(t.due_within((1.0, 2.0)))] == [len(t), 0]
     assert latency.tpot_s(few) == pytest.approx(latency.tpot_s(t), nan_ok=True)
     for figure in (latency.ttft_s, latency.tpot_s, latency.request_gap_s):
         assert figure(t.select(rows)) == pytest.approx(figure(t)[rows], nan_ok=True)

@@ -24,7 +24,7 @@ import numpy as np
 
 from headway.loadtest.record import Record
 from headway.loadtest.result import Distribution, Interval, Run, Struct, Word
-from headway.loadtest.table import RecordTable, due_within, tabulate
+from headway.loadtest.table import RecordTable, tabulate
 from headway.metrics import latency
 from headway.metrics.blocks import Z95
 from headway.metrics.latency import Floats
@@ -203,7 +203,7 @@ _Samples = dict[str, tuple[Floats, latency.Counts | None]]
 
 
 def _samples(table: RecordTable, run: Run) -> _Samples:
-    due = due_within(table.timings, run.summary.window_s)
+    due = table.timings.due_within(run.summary.window_s)
     return {
         "ttft": (latency.ttft_s(due), None),
         "itl": latency.token_gaps_in_time(due),

@@ -1,9 +1,9 @@
 """The knee of a ramp: the load at which service breaks, found as a changepoint and not by eye.
 
-A ramp is cut into bins of equal time. In each: the load (offered requests/s of an open loop, requests in flight of a
-closed one), what was delivered (ended well, per s) and the logarithm of the median latency. Up to the knee both
-follow the load along one line, after it along another: two connected segments (Hudson 1966, JASA 61:1097) with one
-changepoint for both series, at the maximum of their joint likelihood. Three things must hold for a knee:
+A ramp is cut into bins of equal time. In each: the load (offered requests/s), what was delivered (ended well, per s)
+and the logarithm of the median latency. Up to the knee both follow the load along one line, after it along another: two
+connected segments (Hudson 1966, JASA 61:1097) with one changepoint for both series, at the maximum of their joint
+likelihood. Three things must hold for a knee:
 
 - Two segments explain the ramp better than one line. The changepoint does not exist without a knee, so the usual
   tables of F are wrong (Davies 1987, Biometrika 74:33); the likelihood ratio's distribution comes from a bootstrap of
@@ -23,9 +23,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from headway.loadtest import steady
 from headway.loadtest.result import Load
-from headway.metrics.latency import S_PER_NS, Floats, Timings, bounds_ns, elapsed_s
+from headway.metrics.latency import S_PER_NS, Floats, Timings, bounds_ns, elapsed_s, within
 
 BINS = 40
 MIN_BINS = 12
@@ -66,7 +65,7 @@ class Knee:
 
 def knee_of(t: Timings, load: Load, window_s: tuple[float, float]) -> dict[str, float]:
     """The knee for a `Summary`. Without one there is only the highest load: no knee within the loads offered."""
-    ramp = ramp_bins(t, window_s, closed=load.loop == "closed")
+    ramp = ramp_bins(t, window_s)
     if ramp is None:
         return {}
     figures = {"highest_load": float(ramp.load[-EDGE_BINS:].mean())}
@@ -97,10 +96,10 @@ def describe(figures: dict[str, float]) -> str:
     )
 
 
-def ramp_bins(t: Timings, window_s: tuple[float, float], *, closed: bool) -> Ramp | None:
+def ramp_bins(t: Timings, window_s: tuple[float, float]) -> Ramp | None:
     """The ramp in bins of equal time; None when it has too few requests."""
     start_ns, end_ns = bounds_ns(window_s)
-    due = (t.scheduled_ns >= start_ns) & (t.scheduled_ns < end_ns)
+    due = within(t.scheduled_ns, window_s)
     bins = min(BINS, int(due.sum()) // REQUESTS_PER_BIN)
     if bins < MIN_BINS:
         return None
@@ -114,9 +113,7 @@ def ramp_bins(t: Timings, window_s: tuple[float, float], *, closed: bool) -> Ram
     ended = due & ~np.isnan(latency_s)
     mine = [ended & (place == index) for index in range(bins)]
     medians = np.array([_median(latency_s[rows & t.ok], latency_s[rows & ~t.ok]) for rows in mine])
-    load = steady.in_flight(t, (edges[:-1] + edges[1:]) / 2) if closed else arrivals / width_s
-    if not closed:  # arrivals come at random; the ramp behind them does not
-        load = _rising(load)
+    load = _rising(arrivals / width_s)  # arrivals come at random; the ramp behind them does not
     there = (medians > 0) & (load > 0)
     order = np.argsort(load[there], kind="stable")
     return Ramp(*(column[there][order] for column in (load, delivered, medians, served)))

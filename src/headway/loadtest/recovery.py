@@ -18,7 +18,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from headway.loadtest.steady import in_flight
-from headway.metrics.latency import S_PER_NS, Floats, Timings, elapsed_s
+from headway.metrics.latency import S_PER_NS, Floats, Timings, elapsed_s, within
 
 SMOOTH = 5
 HOLD = 20
@@ -63,8 +63,7 @@ def recoveries(t: Timings, bursts_s: Sequence[tuple[float, float]], *, until_s: 
 def _recovery(t: Timings, calm_s: tuple[float, float], watched_s: tuple[float, float]) -> tuple[float, bool]:
     latency_s = np.where(t.ok, elapsed_s(t.scheduled_ns, t.ended_ns), np.inf)
     due_s: Floats = np.multiply(t.scheduled_ns, S_PER_NS)
-    calm = latency_s[(due_s >= calm_s[0]) & (due_s < calm_s[1]) & t.ok]
-    after = (due_s >= watched_s[0]) & (due_s < watched_s[1])
+    calm, after = latency_s[within(t.scheduled_ns, calm_s) & t.ok], within(t.scheduled_ns, watched_s)
     if len(calm) < MIN_CALM or after.sum() < SMOOTH:
         return _drained(t, calm_s, watched_s)
     band_s = max(float(np.quantile(calm, 0.95)), AT_LEAST * float(np.median(calm)))

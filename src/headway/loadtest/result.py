@@ -136,7 +136,7 @@ class Freeze(Struct):
     start_s: float
     end_s: float
     in_flight: int  # measured requests of that process
-    mistimed: int  # of these: were due, or showed their first token or end, while nobody looked
+    mistimed: int  # of these, at most: were due, or showed their first token or end, while nobody looked
 
     @property
     def seconds(self) -> float:

@@ -23,7 +23,7 @@ import numpy as np
 
 from headway.loadtest.shift import Shift, shift
 from headway.metrics import latency
-from headway.metrics.latency import S_PER_NS, Bools, Floats, Timings, bounds_ns
+from headway.metrics.latency import S_PER_NS, Bools, Floats, Timings, bounds_ns, within
 
 BLOCKS = 20
 MIN_BLOCKS = 8
@@ -121,7 +121,7 @@ def queue(t: Timings, window_s: tuple[float, float], *, stationary: bool = True)
     requests take in the first half, so many are to be expected.
     """
     start_ns, end_ns = bounds_ns(window_s)
-    due = (t.scheduled_ns >= start_ns) & (t.scheduled_ns < end_ns)
+    due = within(t.scheduled_ns, window_s)
     count = block_count(int(due.sum()))
     if not count:
         return None
@@ -150,7 +150,7 @@ def drift(t: Timings, latency_s: Floats, window_s: tuple[float, float], quantile
     to see it in blocks.
     """
     start_ns, end_ns = bounds_ns(window_s)
-    there = (t.scheduled_ns >= start_ns) & (t.scheduled_ns < end_ns) & np.isfinite(latency_s)
+    there = within(t.scheduled_ns, window_s) & np.isfinite(latency_s)
     count = block_count(int(there.sum()), max(REQUESTS_PER_BLOCK, round(BEYOND / (1 - quantile))))
     if not count:
         return None
@@ -200,7 +200,7 @@ def _silence_limit_s(t: Timings, window_s: tuple[float, float], *, open_loop: bo
     e2e_s = float(np.quantile(spent_s, 0.5 if (t.first_ns >= 0).any() else 0.95))
     limit_s = min(SILENT_E2E * e2e_s, max(SILENT_OF_WINDOW * seconds, SILENT_E2E_OF_WINDOW * e2e_s))
     if open_loop:
-        due = len(t.due_within(*bounds_ns(window_s)).scheduled_ns)
+        due = len(t.due_within(window_s))
         limit_s = max(limit_s, SILENT_ARRIVALS * seconds / max(due, 1))
     return max(SILENT_S, limit_s)
 

@@ -26,10 +26,10 @@ from headway.loadtest.knee import knee_of
 from headway.loadtest.record import Record
 from headway.loadtest.recovery import recoveries
 from headway.loadtest.result import ClientFigures, Distribution, Freeze, Group, Interval, Load, Slo, Summary
-from headway.loadtest.table import RecordTable, due_within, measured_window, within
+from headway.loadtest.table import RecordTable, measured_window
 from headway.metrics import goodput, latency, rivals
 from headway.metrics.blocks import deviations
-from headway.metrics.latency import S_PER_NS, Bools, Floats, Ints, Timings, bounds_ns
+from headway.metrics.latency import S_PER_NS, Bools, Floats, Ints, Timings, bounds_ns, within
 from headway.metrics.percentiles import distribution
 
 Window = tuple[float, float]
@@ -39,7 +39,7 @@ MISMATCH_TOKENS = 2
 MISMATCH_RATIO = 0.02
 TOP_ERRORS = 10
 MIN_BINS = 8  # with something in them
-CATCH_UP_NS = 50_000_000  # after a freeze, what has arrived in it is stamped
+CATCH_UP_NS = 50_000_000  # after a freeze; what had arrived in it is stamped by then, where the kernel did not do it
 RATE_BINS = 256  # of the window: how rates vary over it
 
 
@@ -62,7 +62,7 @@ def summarise(
         overall=_group(table, np.ones(len(table), np.bool_), window, slo, load.seed),
         by_kind=_groups(table, lambda record: record.kind, window, slo, load.seed),
         by_tenant=_groups(table, lambda record: record.tenant, window, slo, load.seed),
-        rivals={tool: rivals.by_definition_of(tool, due_within(table.timings, window)) for tool in rival_tools},
+        rivals={tool: rivals.by_definition_of(tool, table.timings.due_within(window)) for tool in rival_tools},
         counting=dict(Counter(record.counted.value for record in measured if record.chunks)),
         count_mismatches=sum(map(_mismatch, measured)),
         errors=_errors(measured),
@@ -129,7 +129,7 @@ def _group(table: RecordTable, rows: Bools, window: Window, slo: Slo, seed: int)
     everything = table.timings.select(rows)
     here = within(everything.scheduled_ns, window)
     mine = rows & table.scheduled_within(window)
-    due = due_within(everything, window)
+    due = everything.due_within(window)
     group = Group(
         requests=len(due),
         fates=dict(Counter(table.records[row].fate.value for row in np.flatnonzero(mine).tolist())),

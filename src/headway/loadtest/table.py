@@ -7,11 +7,10 @@ from dataclasses import dataclass
 from operator import attrgetter
 
 import numpy as np
-import numpy.typing as npt
 
 from headway.loadtest.record import Fate, Record
 from headway.loadtest.result import Load
-from headway.metrics.latency import S_PER_NS, Bools, Counts, Ints, Timings, bounds_ns
+from headway.metrics.latency import S_PER_NS, Bools, Counts, Ints, Timings, within
 
 _GIVEN_UP = frozenset({Fate.TIMEOUT, Fate.CANCELLED})
 
@@ -64,14 +63,14 @@ def measured_window(load: Load, table: RecordTable, *, elapsed_s: float | None =
     """
     ends_s = [end_s for end_s in (load.duration_s, elapsed_s) if end_s is not None]
     if load.duration_s is None or (load.requests is not None and len(table) >= load.requests):
-        ends_s.append(_offered_until_s(load, table))
+        ends_s.append(offered_until_s(load, table))
     start_s = load.warmup_s
     if 0 < load.warmup_requests < len(table):
         start_s = max(start_s, float(table.timings.scheduled_ns[load.warmup_requests]) * S_PER_NS)
     return start_s, max(min(ends_s) - load.cooldown_s, start_s)
 
 
-def _offered_until_s(load: Load, table: RecordTable) -> float:
+def offered_until_s(load: Load, table: RecordTable) -> float:
     """An open loop lasts until one more request would have been due, a closed one until its last request was sent:
     from then on its slots fall empty, and it is no longer the load it was.
     """
@@ -85,19 +84,6 @@ def _offered_until_s(load: Load, table: RecordTable) -> float:
     if load.loop == "closed":
         return float(max(times.sent_ns.max(), times.scheduled_ns.max()) + 1) * S_PER_NS  # itself included
     return last_s + (last_s - first_s) / (len(table) - 1)
-
-
-def due_within(t: Timings, window_s: tuple[float, float]) -> Timings:
-    """The requests that were due in the window, as `RecordTable.scheduled_within` counts them."""
-    start_ns, end_ns = bounds_ns(window_s)
-    return t.due_within(max(start_ns, 0), end_ns)
-
-
-def within(at_ns: npt.NDArray[np.int64] | npt.NDArray[np.float64], window_s: tuple[float, float]) -> Bools:
-    """Which moments lie in the window: its beginning does, its end does not."""
-    start_ns, end_ns = bounds_ns(window_s)
-    inside: Bools = (at_ns >= max(start_ns, 0)) & (at_ns < end_ns)
-    return inside
 
 
 def _column(rows: Sequence[Record], read: Callable[[Record], int]) -> Ints:

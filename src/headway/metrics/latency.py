@@ -37,7 +37,14 @@ S_PER_NS = 1e-9
 def bounds_ns(window_s: tuple[float, float]) -> tuple[float, float]:
     """A window's ends in whole ns: a request that lies on one is inside, or outside, for everybody who asks."""
     start_ns, end_ns = np.rint(np.asarray(window_s) / S_PER_NS).tolist()
-    return start_ns, end_ns
+    return max(start_ns, 0.0), end_ns
+
+
+def within(at_ns: Ints | Floats, window_s: tuple[float, float]) -> Bools:
+    """Which moments lie in a window: its beginning does, its end does not, and what never happened is in none."""
+    start_ns, end_ns = bounds_ns(window_s)
+    inside: Bools = (at_ns >= start_ns) & (at_ns < end_ns)
+    return inside
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -71,9 +78,9 @@ class Timings:
         gaps = np.repeat(rows, self.gap_counts)
         return self._each(lambda column: column[rows], lambda column: column[gaps])
 
-    def due_within(self, start_ns: float, end_ns: float) -> Timings:
-        """The requests that were due in [start, end)."""
-        first, last = np.searchsorted(self.scheduled_ns, [start_ns, end_ns]).tolist()
+    def due_within(self, window_s: tuple[float, float]) -> Timings:
+        """The requests that were due in a window, as `within` says."""
+        first, last = np.searchsorted(self.scheduled_ns, bounds_ns(window_s)).tolist()
         return self.between(first, last)
 
     def between(self, first: int, last: int) -> Timings:

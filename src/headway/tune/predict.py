@@ -169,7 +169,7 @@ def other_server(fit: StepFit, settings: Settings) -> VirtualSettings:
 def _foreseen(fit: StepFit, run: Run, workload: Workload) -> Foreseen:
     timings = _timings(run, workload)
     window, slo = workload.window_s, workload.slo
-    due = timings.due_within(window[0] * 1e9, window[1] * 1e9)
+    due = timings.due_within(window)
     seconds = window[1] - window[0]
     ended = (timings.ended_ns >= window[0] * 1e9) & (timings.ended_ns < window[1] * 1e9)
     ttft, e2e = latency.ttft_s(due), latency.e2e_s(due)

@@ -11,7 +11,7 @@ import ssl
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from time import monotonic_ns
-from typing import Protocol
+from typing import Protocol, cast
 
 import httptools
 
@@ -54,6 +54,16 @@ class Receiver(Protocol):
     def on_complete(self, now_ns: int) -> None: ...
     def on_broken(self, fault: HttpFault, now_ns: int, *, answered: bool) -> None:
         """No more will come. `answered`: at least a byte of an answer did."""
+
+
+class Transport(Protocol):
+    """What a connection needs of its socket; asyncio's transports have it."""
+
+    def write(self, data: bytes) -> None: ...
+    def get_write_buffer_size(self) -> int: ...
+    def pause_reading(self) -> None: ...
+    def resume_reading(self) -> None: ...
+    def abort(self) -> None: ...
 
 
 class Inbox(Protocol):
@@ -100,7 +110,7 @@ class Connection(asyncio.Protocol):
 
     def __init__(self, pool: Pool) -> None:
         self._pool = pool
-        self._transport: asyncio.Transport | None = None
+        self._transport: Transport | None = None
         self._receiver: Receiver | None = None
         self._parser: httptools.HttpResponseParser | None = httptools.HttpResponseParser(self)
         self._lost: Exception | None = None
@@ -120,8 +130,8 @@ class Connection(asyncio.Protocol):
 
     # -- asyncio's side ------------------------------------------------------------------------------------------------
 
-    def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        self._transport = transport  # type: ignore[assignment] # a stream's transport
+    def connection_made(self, transport: asyncio.BaseTransport | Transport) -> None:
+        self._transport = cast("Transport", transport)
         if self.alive:
             self._pool.connections.add(self)
         else:  # given up while it was being made

@@ -139,9 +139,9 @@ _WHOLE = {
     "cooldown": "none: it counts to its end",
 }
 DEFAULTS_OF = {
-    "burst": _WHOLE,
-    "ramp": _WHOLE,
-    "trace": _WHOLE,
+    "burst": {**_WHOLE, "duration": "three periods"},
+    "ramp": {**_WHOLE, "duration": "120"},
+    "trace": {**_WHOLE, "duration": "the whole trace"},
     "stable": {
         "warmup": "of each probe a third of --window, at most 10",
         "cooldown": "of each probe a tenth of --window, at most 2",

@@ -37,8 +37,9 @@ from headway.loadtest.side.discover import Discovered, discover
 from headway.loadtest.side.models import card_of, read_models
 from headway.loadtest.side.noted import check_notes, note
 from headway.loadtest.summary import client_figures, summarise
-from headway.loadtest.table import RecordTable, tabulate
+from headway.loadtest.table import RecordTable, offered_until_s, tabulate
 from headway.loadtest.verdict import Tolerances, judge
+from headway.metrics.latency import S_PER_NS
 from headway.workload.tokens import Counted, Measure
 
 INTERRUPTED = 130
@@ -209,7 +210,7 @@ class Tester:
         if not ended:
             errors = next((record.error for record in measured.records if record.error), "no request ended well")
             raise InvalidPlan(f"Where a ramp should end could not be found out ({errors}). Give --end-rate.")
-        return float(f"{max(BEYOND * len(ended) / (max(ended) / 1e9), 2 * ramp.start_rate):.2g}")
+        return float(f"{max(BEYOND * len(ended) / (max(ended) * S_PER_NS), 2 * ramp.start_rate):.2g}")
 
     # -- afterwards ----------------------------------------------------------------------------------------------------
 
@@ -298,10 +299,7 @@ def _limits(options: Options) -> Limits:
 
 def _as_far_as_it_came(load: Load, table: RecordTable) -> tuple[Load, float]:
     """A load that was ended early lasted until its last request was due. What is short has no edges to leave out."""
-    times = table.timings.scheduled_ns
-    until_s = float(times.max()) / 1e9 if len(times) else 0.0
-    if len(times) > 1:
-        until_s += (until_s - float(times.min()) / 1e9) / (len(times) - 1)
+    until_s = offered_until_s(load, table)
     warmup_s = load.warmup_s if load.warmup_s < until_s else 0.0
     return msgspec.structs.replace(load, warmup_s=warmup_s, cooldown_s=0.0), until_s
 
@@ -309,7 +307,7 @@ def _as_far_as_it_came(load: Load, table: RecordTable) -> tuple[Load, float]:
 def _as_long_as_it_took(load: Load, table: RecordTable) -> Load:
     """Of a closed loop that went on until it had samples enough."""
     times = table.timings.scheduled_ns
-    until_s = float(times.max()) / 1e9 if len(times) else 0.0
+    until_s = float(times.max()) * S_PER_NS if len(times) else 0.0
     return msgspec.structs.replace(load, duration_s=max(load.duration_s or 0.0, until_s))
 
 

@@ -19,10 +19,11 @@ from typing import Any
 
 from headway.loadtest.client.client import Client
 from headway.loadtest.client.inbox import Inbox
-from headway.loadtest.client.kernel_time import ConnectStamped
+from headway.loadtest.client.kernel_time import KernelTime
 from headway.loadtest.client.limits import NS_PER_S
 from headway.loadtest.client.recount import Recount
 from headway.loadtest.client.request import RequestWriter
+from headway.loadtest.client.stamped_transport import connecting
 from headway.loadtest.errors import ClientFailed, InvalidPlan, LoadTestError
 from headway.loadtest.record import Record
 from headway.loadtest.runner.loop_lag import LoopLag
@@ -47,6 +48,8 @@ class Part:
     # whichever is more.
     cpu_ratio: float = 0.0
     loop_lag_ns: array[int] = field(default_factory=lambda: array("q"))  # see `LoopLag`
+    reads: int = 0  # of sockets
+    stamped: int = 0  # of these: by the kernel
     connections: int = 0  # that were opened
     ended_early: str = ""  # why, if it was
     client_failed: bool = False  # and this client was the reason
@@ -63,6 +66,7 @@ class Measurement:
         self._of = of
         self._tally = Tally(slo_ttft_s=plan.template.slo_ttft_s, slo_e2e_s=plan.slo_e2e_s)
         self._records: list[Record] = []
+        self._arrivals = KernelTime()
         self._stops = 0  # 1: offer no more, 2: wait for nothing
         self._offered = asyncio.Event()
         self._news = asyncio.Event()  # for whoever waits for the end
@@ -82,7 +86,7 @@ class Measurement:
         # An address already: no look-up may delay a request.
         server = Server(host, port, tls, plan.template.address.host)
         patience_s = plan.limits.connect_timeout_s
-        pool = Pool(server, connect_timeout_s=patience_s, inbox=Inbox(loop), connect=ConnectStamped())
+        pool = Pool(server, connect_timeout_s=patience_s, inbox=Inbox(loop), connect=connecting(self._arrivals))
         self._client = Client(loop, pool, plan.template, plan.limits, recount)
         writer = RequestWriter(plan.template)
         load = plan.load
@@ -147,6 +151,7 @@ class Measurement:
         if self._defect is not None:
             raise ClientFailed(f"The load tester failed: {self._defect!r}. This is a defect of it.") from self._defect
         part.connections = self._client.pool.opened
+        part.reads, part.stamped = self._arrivals.reads, self._arrivals.stamped
         self._tell_failures(part)
         return part
 

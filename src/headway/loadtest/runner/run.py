@@ -13,6 +13,9 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from time import monotonic_ns
 
+import numpy as np
+
+from headway.loadtest.client.kernel_time import arrivals_are
 from headway.loadtest.client.limits import NS_PER_S
 from headway.loadtest.record import Record
 from headway.loadtest.result import Environment, Signals
@@ -44,9 +47,7 @@ class Measured:
     records: list[Record] = field(repr=False)
     processes: int  # that made the load
     cpu_ratio: float  # of the busiest: CPU seconds per second
-    loop_lags_ns: array[int] = field(repr=False)  # of the one whose event loop was latest, all along: see `LoopLag`
-    # When which process did not look at its sockets at all: (from, until) in s after the start, its number.
-    freezes: list[tuple[float, float, int]] = field(repr=False)
+    loop_lags_ns: list[array[int]] = field(repr=False)  # of each process: see `LoopLag`
     connections: int  # that were opened
     signals: Signals = field(repr=False)
     environment: Environment
@@ -58,8 +59,14 @@ class Measured:
     notes: list[str] = field(default_factory=list)
 
     def loop_lags_s(self, window_s: tuple[float, float]) -> Floats:
-        """How late the event loop was, in every 10 ms of the window."""
-        return lags_within_s(self.loop_lags_ns, window_s)
+        """How late an event loop was, in every 10 ms of the window: the loop that was latest at p99 of it."""
+        lags_s = [lags_within_s(samples_ns, window_s) for samples_ns in self.loop_lags_ns]
+        return max(lags_s, key=lambda lags: float(np.quantile(lags, 0.99)) if len(lags) else 0.0)
+
+    @property
+    def freezes(self) -> list[tuple[float, float, int]]:
+        """When which process did not look at its sockets at all: (from, until) in s after the start, its number."""
+        return [(*freeze, process) for process, lags in enumerate(self.loop_lags_ns) for freeze in freezes_s(lags)]
 
 
 async def run(plan: Plan, *, on_progress: OnProgress | None = None) -> Measured:
@@ -152,16 +159,14 @@ class Runner:
         records = [record for part in parts for record in part.records]
         records.sort(key=lambda record: record.index)
         ended_early = "; ".join(dict.fromkeys(part.ended_early for part in parts if part.ended_early))
+        told.client["arrivals"] = arrivals_are(sum(part.reads for part in parts), sum(part.stamped for part in parts))
         return Measured(
             started_at=started_at.isoformat(timespec="milliseconds"),
             elapsed_s=elapsed_s,
             records=records,
             processes=len(parts),
             cpu_ratio=busiest.cpu_ratio,
-            loop_lags_ns=max((part.loop_lag_ns for part in parts), key=sum),
-            freezes=[
-                (*freeze, process) for process, part in enumerate(parts) for freeze in freezes_s(part.loop_lag_ns)
-            ],
+            loop_lags_ns=[part.loop_lag_ns for part in parts],
             connections=sum(part.connections for part in parts),
             signals=signals,
             environment=told,

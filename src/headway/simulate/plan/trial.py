@@ -94,7 +94,7 @@ def tried(
     run = simulate(requests_of(arrivals, clients), settings)
     seconds = max(1e-9, (arrivals[-1].at_ns - arrivals[0].at_ns) / NS_PER_S)
     edge_s = min(edge_s, seconds / 4)
-    judged = timings(run).due_within(edge_s * 1e9, (seconds - edge_s) * 1e9 + 1)
+    judged = timings(run).due_within((edge_s, seconds - edge_s + 1e-9))
     return Trial(
         run=run,
         seconds=seconds,

@@ -1,0 +1,35 @@
+"""Of several client processes the one is judged that was latest in the window, not the one that was before it."""
+
+from __future__ import annotations
+
+from array import array
+from dataclasses import replace
+from itertools import permutations
+
+import numpy as np
+
+from headway.loadtest.result import Environment, Signals
+from headway.loadtest.runner.run import Measured
+
+MS = 1_000_000
+NONE = Measured("", 10.0, [], 0, 0.0, [], 0, Signals(), Environment())
+
+
+def samples(lags_ms: dict[range, int]) -> array[int]:
+    """Of 10 s, one every 10 ms; 0 where nothing is said."""
+    made = array("q", [0] * 1000)
+    for places, lag_ms in lags_ms.items():
+        for place in places:
+            made[place] = lag_ms * MS
+    return made
+
+
+def test_the_latest_in_the_window_is_judged() -> None:
+    stood_still_before = samples({range(0, 300): 3000})
+    late_all_along = samples({range(1000): 20})
+    on_time = samples({})
+    for lags in permutations([stood_still_before, late_all_along, on_time]):
+        measured = replace(NONE, processes=3, loop_lags_ns=list(lags))
+        assert np.quantile(measured.loop_lags_s((4.0, 10.0)), 0.99) == 0.02
+        assert np.quantile(measured.loop_lags_s((0.0, 10.0)), 0.99) == 3.0
+        assert {process for _, _, process in measured.freezes} == {lags.index(stood_still_before)}
