@@ -25,7 +25,7 @@ def samples(lags_ms: dict[range, int]) -> array[int]:
 
 
 def test_the_latest_in_the_window_is_judged() -> None:
-    stood_still_before = samples({range(0, 300): 3000})
+    stood_still_before = samples({range(300): 3000})
     late_all_along = samples({range(1000): 20})
     on_time = samples({})
     for lags in permutations([stood_still_before, late_all_along, on_time]):
