@@ -16,8 +16,8 @@ from dataclasses import dataclass
 from http.client import HTTPException
 
 from headway.doctor.diagnose import diagnose
-from headway.doctor.fetch import Asker
 from headway.doctor.live import observe
+from headway.wire.asker import Asker
 
 WINDOW_S, INTERVAL_S = 20.0, 0.5
 DELAY_S = 0.3

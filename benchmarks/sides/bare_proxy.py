@@ -15,7 +15,7 @@ import uvloop
 from aiohttp import web
 
 from headway.wire.http_client import client_of
-from headway.wire.http_connection import Server
+from headway.wire.http_pool import Server
 
 MOST_BYTES = 1 << 26
 

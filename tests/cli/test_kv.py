@@ -183,5 +183,5 @@ def test_a_live_server_as_json(server, capsys):
 
 
 def test_nobody_listens(server):
-    with pytest.raises(HeadwayError, match="cannot reach"):
+    with pytest.raises(HeadwayError, match="nothing listens there"):
         run("http://127.0.0.1:9")

@@ -191,7 +191,7 @@ def test_nobody_there(capsys: pytest.CaptureFixture[str]):
     with answering({}) as url:
         pass
     assert status(["top", url]) == 1
-    assert "cannot be reached" in capsys.readouterr().err
+    assert "nothing listens there" in capsys.readouterr().err
     assert status(["top", "ftp://here"]) == 2
     assert status(["top", url, "--interval", "0"]) == 2
 

@@ -11,10 +11,10 @@ import pytest
 from headway.core.errors import ConfigError
 from headway.doctor.diagnose import diagnose
 from headway.doctor.facts import Facts
-from headway.doctor.fetch import Asker, Login, Unauthorised, Unreachable
 from headway.doctor.live import observe
 from headway.doctor.report import as_json
 from headway.doctor.report import text as words
+from headway.wire.asker import Asker, Login, Unauthorised, Unreachable
 from tests.doctor.serving import Reply, Table, json_of, serving, text
 
 

@@ -11,8 +11,8 @@ import pytest
 
 from headway.core.errors import ConfigError
 from headway.doctor.facts import Facts
-from headway.doctor.fetch import Asker, Login, Unauthorised
 from headway.doctor.prometheus import QueryFailed, read_prometheus, seconds
+from headway.wire.asker import Asker, Login, Unauthorised
 from tests.doctor.serving import Reply, Table, json_of, serving, text
 
 NAMES = {"vllm:num_requests_running": 3.0, "vllm:num_requests_waiting": 1.0}

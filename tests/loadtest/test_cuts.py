@@ -16,7 +16,8 @@ from headway.loadtest.client.exchange import Exchange
 from headway.loadtest.client.limits import Limits
 from headway.loadtest.client.request import RequestTemplate
 from headway.loadtest.record import Record
-from headway.wire.http_connection import Connection, Pool, Server
+from headway.wire.http_connection import Connection
+from headway.wire.http_pool import Pool, Server
 from tests.loadtest.servers import DONE, END, error, event, head, piece, said, stream, usage, whole, words
 from tests.loadtest.test_reading import timeless
 

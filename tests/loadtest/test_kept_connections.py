@@ -23,8 +23,9 @@ from headway.loadtest.report.tables import notes
 from headway.loadtest.runner import measure
 from headway.loadtest.runner.plan import OpenLoad
 from headway.loadtest.runner.run import run
-from headway.wire.http_connection import Connection, Pool
-from headway.wire.http_connection import Server as Address
+from headway.wire.http_connection import Connection
+from headway.wire.http_pool import Pool
+from headway.wire.http_pool import Server as Address
 from headway.workload.item import Arrival, Item
 from tests.loadtest.servers import Turn, plan_for, serving, stream, talks, words
 

@@ -14,7 +14,8 @@ import pytest
 from headway.loadtest.client import kernel_time
 from headway.loadtest.client.kernel_time import NARROW_NS, SO_TIMESTAMPNS, KernelTime, ask_for_stamps
 from headway.loadtest.client.stamped_transport import StampedTransport, connecting
-from headway.wire.http_connection import Connection, Headers, HttpFault, Pool, Server
+from headway.wire.http_connection import Connection, Headers, HttpFault
+from headway.wire.http_pool import Pool, Server
 
 MS = 1_000_000
 HEAD = b"HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\n"

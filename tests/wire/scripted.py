@@ -15,7 +15,7 @@ import pytest
 import uvloop
 
 from headway.wire.http_client import HttpClient, Timeouts, client_of
-from headway.wire.http_connection import Server as Address
+from headway.wire.http_pool import Server as Address
 
 QUICK = Timeouts(connect_s=2.0, first_byte_s=5.0, between_bytes_s=5.0)
 

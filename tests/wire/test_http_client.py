@@ -12,16 +12,9 @@ import pytest
 
 from headway.wire import http_client, http_connection
 from headway.wire.http_client import HIGH_BYTES, Exchange, Timeouts, client_of
-from headway.wire.http_connection import (
-    Connection,
-    Cut,
-    HttpFault,
-    NoConnection,
-    NotHttp,
-    Pool,
-    TooSlow,
-)
-from headway.wire.http_connection import Server as Address
+from headway.wire.http_connection import Connection, Cut, HttpFault, NoConnection, NotHttp, TooSlow
+from headway.wire.http_pool import Pool
+from headway.wire.http_pool import Server as Address
 from tests.wire.scripted import (
     END,
     QUICK,

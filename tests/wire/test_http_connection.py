@@ -11,14 +11,9 @@ from hypothesis import strategies as st
 
 from headway.wire import http_client
 from headway.wire.http_client import client_of
-from headway.wire.http_connection import (
-    Connection,
-    Cut,
-    Headers,
-    HttpFault,
-    Pool,
-)
-from headway.wire.http_connection import Server as Address
+from headway.wire.http_connection import Connection, Cut, Headers, HttpFault
+from headway.wire.http_pool import Pool
+from headway.wire.http_pool import Server as Address
 from tests.wire.scripted import (
     END,
     Script,

@@ -97,8 +97,8 @@ def check(
 
 
 def _of_server(url: str, key: str) -> Known:
-    from headway.doctor.fetch import Asker, Login
     from headway.doctor.inspect import inspect
+    from headway.wire.asker import Asker, Login
 
     asker = Asker(url, Login(token=key), advice="Give --api-key, or set HEADWAY_API_KEY.")
     try:
@@ -160,25 +160,20 @@ def _tested(url: str, profile: str, flags: list[str], duration: float, key: str)
 
 def _refuses_overlong(url: str, key: str, known: Known) -> bool | None:
     """Ask for one token more than the context; whoever refuses it does no work for it."""
-    import http.client
-    import urllib.error
-    import urllib.request
-
-    from headway.doctor.fetch import Asker, Login
+    from headway.wire.asker import Asker, Login, Unreachable
 
     if known.max_model_len is None:
         return None
-    asker = Asker(url, Login(token=key))
+    asker = Asker(url, Login(token=key), timeout_s=20.0)
     card = asker.try_get("/v1/models").json
     model = card["data"][0]["id"] if isinstance(card, dict) and card.get("data") else ""
-    asker.close()
     body = {"model": model, "prompt": "a", "max_tokens": int(known.max_model_len) + 1, "stream": True}
-    headers = {"content-type": "application/json", **({"authorization": f"Bearer {key}"} if key else {})}
-    request = urllib.request.Request(f"{asker.url}/v1/completions", json.dumps(body).encode(), headers)
     try:
-        with urllib.request.urlopen(request, timeout=20) as answer:
-            return bool(answer.status >= 400)
-    except urllib.error.HTTPError as error:
-        return True if error.code in (400, 413, 422) else None
-    except (OSError, http.client.HTTPException):
+        status = asker.try_post(
+            "/v1/completions", body, most_bytes=0
+        ).status  # who does not refuse it is not kept at it
+    except Unreachable:
         return None
+    finally:
+        asker.close()
+    return True if status in (400, 413, 422) else False if status < 400 else None

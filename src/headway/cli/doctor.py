@@ -15,7 +15,7 @@ from cyclopts import App, Parameter
 if TYPE_CHECKING:
     from headway.doctor.diagnose import Diagnosis
     from headway.doctor.facts import Facts
-    from headway.doctor.fetch import Asker
+    from headway.wire.asker import Asker
 
 HEALTHY, FOUND, CANNOT_TELL = 0, 3, 4
 EPILOGUE = (
@@ -150,7 +150,7 @@ def _gather(
 
 
 def _prometheus(url: str, user: str | None) -> Asker:
-    from headway.doctor.fetch import Asker, Login
+    from headway.wire.asker import Asker, Login
 
     token = os.environ.get("HEADWAY_PROMETHEUS_TOKEN", "")
     password = os.environ.get("HEADWAY_PROMETHEUS_PASSWORD", "")
@@ -165,8 +165,8 @@ def _prometheus(url: str, user: str | None) -> Asker:
 def _watched(url: str, window: float, interval: float, api_key: str | None) -> Facts:
     from rich.console import Console
 
-    from headway.doctor.fetch import Asker, Login
     from headway.doctor.live import observe
+    from headway.wire.asker import Asker, Login
 
     key = api_key or next((os.environ[name] for name in KEY_VARIABLES if os.environ.get(name)), "")
     advice = "Give --api-key, or set HEADWAY_API_KEY."

@@ -183,23 +183,17 @@ def _hub_config(repository: str) -> Path:
 
 def _fetched(url: str, timeout_s: float = 5.0) -> dict[str, str]:
     """The pages of a server that may say how large its KV cache is; those that it does not have are left out."""
-    import urllib.error
-    import urllib.request
-
     from headway.core.errors import ConfigError
+    from headway.wire.asker import Asker
 
-    root = url.rstrip("/").removesuffix("/v1").removesuffix("/metrics")
-    pages, trouble = {}, ""
-    for page in ("/metrics", "/v1/models", "/get_server_info", "/props"):
-        try:
-            with urllib.request.urlopen(root + page, timeout=timeout_s) as answer:
-                pages[page] = answer.read(1 << 24).decode("utf-8", "replace")
-        except urllib.error.HTTPError:
-            continue
-        except (OSError, ValueError) as error:
-            trouble = str(getattr(error, "reason", error))
+    asker = Asker(url.rstrip("/").removesuffix("/v1"), timeout_s=timeout_s)
+    try:
+        answers = {page: asker.try_get(page) for page in ("/metrics", "/v1/models", "/get_server_info", "/props")}
+    finally:
+        asker.close()
+    pages = {page: answer.text for page, answer in answers.items() if answer.status == 200}
     if not pages:
-        raise ConfigError(f"cannot reach {root}: {trouble or 'it has none of the pages looked for'}", param="source")
+        raise ConfigError(f"{asker.url} has none of the pages looked for: {', '.join(answers)}", param="source")
     return pages
 
 

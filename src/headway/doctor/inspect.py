@@ -8,9 +8,9 @@ from typing import Any
 
 from headway.core.errors import ConfigError
 from headway.doctor.checklist import Known, LoadTest
-from headway.doctor.fetch import Asker
 from headway.doctor.scrape import Recorder, read_scrape
 from headway.simulate.fit.read import json_of
+from headway.wire.asker import Asker
 
 _NAME = re.compile(r"^([A-Za-z_:][\w:]*)", re.MULTILINE)
 _LANE = re.compile(r'headway_lane_waiting\{lane="([^"]+)"\}')

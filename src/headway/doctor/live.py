@@ -12,9 +12,9 @@ from dataclasses import replace
 from typing import Any
 
 from headway.doctor.facts import Client, Facts, Promise, Settings
-from headway.doctor.fetch import Asker, Unreachable
 from headway.doctor.scrape import Recorder, Scrape, read_scrape
 from headway.metrics.worker_signals import read_load
+from headway.wire.asker import Asker, Unreachable
 
 _JSON_PLACES = ("/load", "/v1/loads", "/slots")
 _FROM_LOAD = {

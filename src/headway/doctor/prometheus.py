@@ -17,8 +17,8 @@ from urllib.parse import quote
 
 from headway.core.errors import ConfigError, HeadwayError
 from headway.doctor.facts import Facts
-from headway.doctor.fetch import Asker
 from headway.doctor.scrape import Recorder, Scrape
+from headway.wire.asker import Asker
 
 NAMES = "headway_.*|vllm:.*|sglang:.*|llamacpp:.*|tgi_.*"
 SKEWED_S = 5.0

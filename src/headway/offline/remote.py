@@ -21,7 +21,8 @@ from headway.offline.recent import ITL, TTFT, Recent, histograms
 from headway.offline.worker import Answered, Failed, is_out_of_memory
 from headway.wire.http_address import http_address
 from headway.wire.http_client import Exchange, HttpClient, ResponseHead, Timeouts, client_of
-from headway.wire.http_connection import HttpFault, NoConnection, NotHttp, Server, TooSlow
+from headway.wire.http_connection import HttpFault, NoConnection, NotHttp, TooSlow
+from headway.wire.http_pool import Server
 from headway.wire.json_fields import JsonFields
 
 MAX_ANSWER_BYTES = 64 * 1024 * 1024

@@ -13,16 +13,8 @@ from dataclasses import dataclass, field
 from functools import lru_cache
 from time import monotonic_ns
 
-from headway.wire.http_connection import (
-    NS_PER_S,
-    Connection,
-    Headers,
-    HttpFault,
-    NotHttp,
-    Pool,
-    Server,
-    TooSlow,
-)
+from headway.wire.http_connection import NS_PER_S, Connection, Headers, HttpFault, NotHttp, TooSlow
+from headway.wire.http_pool import Pool, Server
 
 # Of an answer that nobody has fetched yet: more than HIGH makes the server wait until there is less.
 HIGH_BYTES = 64 * 1024

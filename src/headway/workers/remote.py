@@ -13,7 +13,7 @@ from headway.core.errors import ConfigError
 from headway.core.fleet.worker import WorkerLoad
 from headway.wire.http_address import HttpAddress, http_address
 from headway.wire.http_client import HttpClient, Timeouts, client_of
-from headway.wire.http_connection import Server
+from headway.wire.http_pool import Server
 from headway.workers.answer import RemoteAnswer
 from headway.workers.kinds import OPENAI, kind_named
 from headway.workers.patch import generates, patched

@@ -42,18 +42,17 @@ def top(
     insecure: Insecure = False,
 ) -> None:
     """Watch a server that exports metrics: headway, vLLM, SGLang, llama.cpp or TGI. q quits."""
+    import ssl
+
     from headway.cli.top.page import Source
-    from headway.wire.http_address import http_address
+    from headway.wire.asker import Asker, Login
 
     if not 0.1 <= interval <= 60:
         raise ConfigError(f"--interval is {interval:g}; it must be between 0.1 and 60 seconds.", param="interval")
-    try:
-        address = http_address(url)
-    except ValueError as error:
-        raise ConfigError(str(error), param="url") from error
-    key = api_key or next(filter(None, map(os.environ.get, KEY_VARIABLES)), None)
-    source = Source(address, key, insecure=insecure)
-    title = f"headway top  {address.scheme}://{address.authority}{address.root}"
+    key = api_key or next(filter(None, map(os.environ.get, KEY_VARIABLES)), "")
+    tls = ssl._create_unverified_context() if insecure else None
+    asker = Asker(url, Login(token=key), timeout_s=5.0, advice="Give --api-key.", tls=tls)
+    source, title = Source(asker), f"headway top  {asker.url}"
     if once:
         _print(source, title, interval)
     else:
@@ -77,8 +76,8 @@ def _watch(source: Source, title: str, interval_s: float) -> None:
     from rich.live import Live
 
     from headway.cli.top.frame import Window
-    from headway.cli.top.page import Unreachable
     from headway.cli.top.view import view
+    from headway.wire.asker import Unreachable
 
     window = Window()
     frame = window.add(source.page())  # one that cannot be reached at all is an error

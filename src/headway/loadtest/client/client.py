@@ -11,7 +11,8 @@ from headway.loadtest.client.limits import NS_PER_S, Limits
 from headway.loadtest.client.recount import Recount
 from headway.loadtest.client.request import RequestTemplate
 from headway.loadtest.record import Record
-from headway.wire.http_connection import Connection, Pool
+from headway.wire.http_connection import Connection
+from headway.wire.http_pool import Pool
 
 SWEEP_S = 0.05
 PATIENCE = 5  # so many times as long is waited for the [DONE] of a server that says it

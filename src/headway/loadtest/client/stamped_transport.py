@@ -7,7 +7,8 @@ import socket
 import sys
 
 from headway.loadtest.client.kernel_time import SPACE_BYTES, KernelTime, ask_for_stamps
-from headway.wire.http_connection import Connect, Connection, Server, connect_by_loop
+from headway.wire.http_connection import Connection
+from headway.wire.http_pool import Connect, Server, connect_by_loop
 
 READ_BYTES = 64 * 1024
 

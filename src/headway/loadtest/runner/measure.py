@@ -32,7 +32,7 @@ from headway.loadtest.runner.plan import ClosedLoad, OpenLoad, Plan, read
 from headway.loadtest.runner.prefetch import Due, Prefetch, timed, untimed
 from headway.loadtest.runner.progress import Tally, Tick
 from headway.loadtest.side.reach import reach
-from headway.wire.http_connection import Pool, Server
+from headway.wire.http_pool import Pool, Server
 
 CHECK_S = 0.25
 SWITCH_INTERVAL_S = 0.0005  # so long another thread may keep the loop waiting

@@ -75,16 +75,27 @@ class Answer:
 
 
 class Asker:
-    """One kept connection to the server at `url`. Not thread-safe. `what` names it in complaints."""
+    """One kept connection to the server at `url`. Not thread-safe.
 
-    def __init__(self, url: str, login: Login | None = None, *, timeout_s: float = 10.0, what: str = "the server",
-                 advice: str = "") -> None:  # fmt: skip
+    `what` names it in complaints, `advice` ends those about a login. `tls`: how to trust it, if not as the system does.
+    """
+
+    def __init__(
+        self,
+        url: str,
+        login: Login | None = None,
+        *,
+        timeout_s: float = 10.0,
+        what: str = "the server",
+        advice: str = "",
+        tls: ssl.SSLContext | None = None,
+    ) -> None:
         try:
             self.address: HttpAddress = http_address(_above(url))
         except ValueError as error:
             raise ConfigError(str(error), param="url") from None
-        self._headers = {"user-agent": "headway-doctor", **(login or Login()).as_headers()}
-        self._timeout_s, self._what, self._advice = timeout_s, what, advice
+        self._headers = {"user-agent": "headway", **(login or Login()).as_headers()}
+        self._timeout_s, self._what, self._advice, self._tls = timeout_s, what, advice, tls
         self._connection: http.client.HTTPConnection | None = None
 
     @property
@@ -102,11 +113,19 @@ class Asker:
         return answer
 
     def try_get(self, path: str) -> Answer:
-        """The same, whatever it answers. A connection that was kept and is closed is opened again once."""
+        """The same, whatever it answers."""
+        return self._try("GET", path, None, MAX_BODY_BYTES)
+
+    def try_post(self, path: str, body: object, *, most_bytes: int = MAX_BODY_BYTES) -> Answer:
+        """`body` as JSON, whatever it answers; more than `most_bytes` of that is not waited for."""
+        return self._try("POST", path, json.dumps(body).encode(), most_bytes)
+
+    def _try(self, method: str, path: str, body: bytes | None, most_bytes: int) -> Answer:
+        """A connection that was kept and is closed is opened again once."""
         for attempt in (1, 2):
             kept = self._connection is not None
             try:
-                return self._ask(path)
+                return self._ask(method, path, body, most_bytes)
             except (OSError, http.client.HTTPException) as error:
                 self.close()
                 if attempt == 2 or not kept or isinstance(error, TimeoutError):
@@ -129,19 +148,23 @@ class Asker:
             self._connection.close()
             self._connection = None
 
-    def _ask(self, path: str) -> Answer:
+    def _ask(self, method: str, path: str, body: bytes | None, most_bytes: int) -> Answer:
         if self._connection is None:
-            make = http.client.HTTPSConnection if self.address.scheme == "https" else http.client.HTTPConnection
-            self._connection = make(self.address.host, self.address.port, timeout=self._timeout_s)
+            host, port = self.address.host, self.address.port
+            if self.address.scheme == "https":
+                self._connection = http.client.HTTPSConnection(host, port, timeout=self._timeout_s, context=self._tls)
+            else:
+                self._connection = http.client.HTTPConnection(host, port, timeout=self._timeout_s)
             self._connection.connect()  # so that what a request takes is a request's time
+        headers = self._headers if body is None else {**self._headers, "content-type": "application/json"}
         started = time.monotonic()
-        self._connection.request("GET", f"{self.address.root}{path}", headers=self._headers)
+        self._connection.request(method, f"{self.address.root}{path}", body, headers)
         response = self._connection.getresponse()
-        body = response.read(MAX_BODY_BYTES)
+        data = response.read(most_bytes)
         took_s = time.monotonic() - started
         if not response.isclosed():
             self.close()
-        return Answer(response.status, body, took_s, response.getheader("content-type", ""))
+        return Answer(response.status, data, took_s, response.getheader("content-type", ""))
 
 
 def _above(url: str) -> str:
