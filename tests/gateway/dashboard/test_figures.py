@@ -69,7 +69,8 @@ async def fleet() -> AsyncIterator[Client]:
             yield client
 
 
-@pytest.mark.parametrize("served", [engine, pytest.param(fleet, marks=pytest.mark.slow)])
+@pytest.mark.slow
+@pytest.mark.parametrize("served", [engine, fleet])
 async def test_the_page_and_the_load_tester_agree(
     served: Callable[[], AbstractAsyncContextManager[Client]], monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -85,6 +85,17 @@ def test_figures_of_a_window() -> None:
     assert told["prefill_tokens"] is None, "who does not count them has not prefilled none"
 
 
+def test_what_was_served_as_promised_is_of_all_that_were_due() -> None:
+    """Who was turned away was not; who left, or asked for what there is not, was promised nothing."""
+    first = Reading(0, 0, {}, {"outcome.good": 4})
+    ends = {"good": 10, "late": 1, "failed": 1, "expired": 1, "limited": 2, "refused": 1, "invalid": 9, "cancelled": 5}
+    last = Reading(5, 5 * NS_PER_S, {}, {f"outcome.{how}": count for how, count in ends.items()})
+    told = Between(first, last).figures()
+    assert (told["attainment"], told["good_per_s"]) == (0.5, 1.2)
+    nothing = Between(first, first).figures()
+    assert (nothing["attainment"], nothing["good_per_s"]) == (None, None), "nobody was due"
+
+
 def test_a_point_tells_the_ten_seconds_before_it() -> None:
     history = History()
     for second in range(30):

@@ -148,6 +148,7 @@ class EngineSource:
                 "preemptions": now.preemptions_total,
                 **{f"ended.{how}": count for how, count in now.ended_total.items()},
                 **{f"refused.{code}": count for code, count in now.refused_total.items()},
+                **{f"outcome.{how}": count for how, count in metrics.calls.outcomes.items()},
             },
             times={"ttft": ttft, "itl": itl, "e2e": counts_of(metrics.duration_s), **parts},
         )

@@ -68,6 +68,7 @@ class FleetSource:
                 "returned": figures.returned,
                 **{f"ended.{how}": count for how, count in figures.ended.items()},
                 **{f"refused.{code}": count for code, count in front.refused.items()},
+                **{f"outcome.{how}": count for how, count in figures.calls.outcomes.items()},
             },
             times={
                 "ttft": ttft,

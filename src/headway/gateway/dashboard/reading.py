@@ -12,6 +12,8 @@ PERCENTILES = (50, 90, 99)
 LATENCIES = ("ttft", "itl", "e2e")
 # Ends that are no success; what else a request ends with is a finish reason.
 BAD_ENDS = frozenset({"cancelled", "failed", "expired"})
+# Whose fault it is that these were not served as promised is the client's own.
+NOT_OURS = frozenset({"invalid", "cancelled"})
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,7 +66,8 @@ class Counts:
 class Reading:
     """`gauges` may be None where nobody says; names of `totals` and `times` may appear later, and count from 0 then.
 
-    A name may be of a group: `lane.short`, `kv.WORKER`, `ended.stop`, `refused.queue_full`, `part.queue`.
+    A name may be of a group: `lane.short`, `kv.WORKER`, `ended.stop`, `refused.queue_full`, `outcome.late`,
+    `part.queue`.
     """
 
     at_s: float  # of the wall clock
@@ -122,6 +125,8 @@ class Between:
         """Counts, means and percentiles of all of it."""
         ended = self.group("ended.")
         ok = sum(count for how, count in ended.items() if how not in BAD_ENDS)
+        outcomes = self.group("outcome.")
+        good, due = outcomes.get("good", 0), sum(count for how, count in outcomes.items() if how not in NOT_OURS)
         seconds = self.seconds
         latencies = {name: counts.told() for name in LATENCIES if (counts := self.times(name)) is not None}
         parts = {name: counts.mean for name in self.last.times if (counts := self.times(name)) and "." in name}
@@ -132,6 +137,8 @@ class Between:
             "ended": ended,
             "refused": self.group("refused."),
             "ok_per_s": ok / seconds if seconds > 0 else None,
+            "attainment": good / due if due else None,
+            "good_per_s": good / seconds if seconds > 0 else None,
             "output_tokens": int(self.grown("output_tokens")),
             "output_tokens_per_s": self.rate("output_tokens"),
             "prefill_tokens": int(self.grown("prefill_tokens")) if "prefill_tokens" in self.last.totals else None,

@@ -146,6 +146,9 @@ const showTiles = () => {
   const told = state.figures;
   figure("ok", words.count(told?.ok ?? null), told?.ok);
   figure("ok_per_s", told ? `${words.count(told.ok_per_s)} a second` : NOT_KNOWN, told?.ok_per_s);
+  const kept = told?.attainment ?? null;
+  figure("attainment", kept === null ? NOT_KNOWN : words.percent(kept), kept);
+  figure("good_per_s", told ? `goodput ${words.count(told.good_per_s)} a second` : NOT_KNOWN, told?.good_per_s);
   ["ttft", "itl", "e2e"].forEach(showLatency);
   figure("output_tokens", words.count(told?.output_tokens ?? null), told?.output_tokens);
   figure("output_tokens_per_s", told ? `${words.count(told.output_tokens_per_s)} a second` : NOT_KNOWN, told?.output_tokens_per_s);
