@@ -19,11 +19,10 @@ from typing import Any
 
 from headway.loadtest.client.client import Client
 from headway.loadtest.client.inbox import Inbox
-from headway.loadtest.client.kernel_time import KernelTime
 from headway.loadtest.client.limits import NS_PER_S
 from headway.loadtest.client.recount import Recount
 from headway.loadtest.client.request import RequestWriter
-from headway.loadtest.client.stamped_transport import connecting
+from headway.loadtest.client.stamped_sockets import StampedSockets
 from headway.loadtest.errors import ClientFailed, InvalidPlan, LoadTestError
 from headway.loadtest.record import Record
 from headway.loadtest.runner.loop_lag import LoopLag
@@ -66,7 +65,7 @@ class Measurement:
         self._of = of
         self._tally = Tally(slo_ttft_s=plan.template.slo_ttft_s, slo_e2e_s=plan.slo_e2e_s)
         self._records: list[Record] = []
-        self._arrivals = KernelTime()
+        self._sockets: StampedSockets | None = None
         self._stops = 0  # 1: offer no more, 2: wait for nothing
         self._offered = asyncio.Event()
         self._news = asyncio.Event()  # for whoever waits for the end
@@ -85,8 +84,8 @@ class Measurement:
         recount = None if plan.count_tokens is None else Recount(plan.count_tokens)
         # An address already: no look-up may delay a request.
         server = Server(host, port, tls, plan.template.address.host)
-        patience_s = plan.limits.connect_timeout_s
-        pool = Pool(server, connect_timeout_s=patience_s, inbox=Inbox(loop), connect=connecting(self._arrivals))
+        patience_s, self._sockets = plan.limits.connect_timeout_s, StampedSockets(loop)
+        pool = Pool(server, connect_timeout_s=patience_s, inbox=Inbox(loop), connect=self._sockets.connect)
         self._client = Client(loop, pool, plan.template, plan.limits, recount)
         writer = RequestWriter(plan.template)
         load = plan.load
@@ -151,7 +150,8 @@ class Measurement:
         if self._defect is not None:
             raise ClientFailed(f"The load tester failed: {self._defect!r}. This is a defect of it.") from self._defect
         part.connections = self._client.pool.opened
-        part.reads, part.stamped = self._arrivals.reads, self._arrivals.stamped
+        assert self._sockets is not None
+        part.reads, part.stamped = self._sockets.time.reads, self._sockets.time.stamped
         self._tell_failures(part)
         return part
 
@@ -231,6 +231,8 @@ class Measurement:
     async def _close(self) -> None:
         if self._client is not None:
             await self._client.close()
+            assert self._sockets is not None
+            self._sockets.close()
             if self._client.recount is not None:
                 await asyncio.to_thread(self._client.recount.close)
         if self._prefetch is not None:

@@ -1,0 +1,182 @@
+"""`StampedSockets`: a pool's plain sockets, of which each read carries the time at which the kernel received it.
+
+They are looked at together, by an epoll of their own: at once when one has something, and every `LOOK_S` otherwise. So
+it is known when a socket had nothing yet: a stamp that is older is not of what has become readable since. Of a segment
+that was lost, what came after it waits in the kernel, and only its retransmission makes all of it readable.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import select
+import socket
+import sys
+from time import monotonic_ns
+
+from headway.loadtest.client.kernel_time import SPACE_BYTES, KernelTime, ask_for_stamps
+from headway.wire.http_connection import Connection
+from headway.wire.http_pool import Server, connect_by_loop
+
+READ_BYTES = 64 * 1024
+LOOK_S = 0.005
+
+
+class StampedSockets:
+    """How a pool connects to an address. Under TLS, and on other systems than Linux, the loop's own way is taken."""
+
+    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
+        self._loop = loop
+        self._transports: dict[int, _Transport] = {}
+        self._epoll = select.epoll() if sys.platform == "linux" else None
+        self._next: asyncio.TimerHandle | None = None
+        self.time = KernelTime()
+        self._looked_ns = monotonic_ns()
+        if self._epoll is not None:
+            loop.add_reader(self._epoll.fileno(), self._look)
+
+    async def connect(self, connection: Connection, server: Server) -> None:
+        """Raises OSError."""
+        if self._epoll is None or server.tls is not None:
+            await connect_by_loop(connection, server)
+            return
+        transport = _Transport(self, await _connected_socket(self._loop, server), connection)
+        self._transports[transport.fileno] = transport
+        self._epoll.register(transport.fileno, select.EPOLLIN)
+        connection.connection_made(transport)
+        if self._next is None:
+            self._look_again()
+
+    def close(self) -> None:
+        """When all connections are."""
+        if self._next is not None:
+            self._next.cancel()
+        if self._epoll is not None:
+            self._loop.remove_reader(self._epoll.fileno())
+            self._epoll.close()
+            self._epoll = None
+
+    def watch(self, fileno: int, events: int) -> None:
+        """What a socket is looked at for; an error is always seen."""
+        if self._epoll is not None:
+            self._epoll.modify(fileno, events)
+
+    def forget(self, fileno: int) -> None:
+        del self._transports[fileno]
+        if self._epoll is not None:
+            self._epoll.unregister(fileno)
+
+    def _look_again(self) -> None:
+        self._look()
+        self._next = self._loop.call_later(LOOK_S, self._look_again)
+
+    def _look(self) -> None:
+        if self._epoll is None:
+            return
+        nothing_ns, self._looked_ns = self._looked_ns, monotonic_ns()
+        for fileno, events in self._epoll.poll(0):
+            transport = self._transports.get(fileno)
+            if transport is not None:  # else what another one said has closed it
+                transport.ready(events, nothing_ns)
+
+
+class _Transport:
+    """A connected socket as `Connection` needs it. What is written is sent at once, as far as the socket takes it."""
+
+    def __init__(self, sockets: StampedSockets, sock: socket.socket, connection: Connection) -> None:
+        self._sockets = sockets
+        self._sock = sock
+        self._connection = connection
+        self._since_ns = 0  # the last arrival, or the last write: no answer is older than its request
+        self._unsent = bytearray()
+        self._reads = True
+        self._events = select.EPOLLIN  # that it is looked at for
+        self._over = False
+        self._failure: OSError | None = None  # to send
+        self.fileno = sock.fileno()
+
+    def write(self, data: bytes) -> None:
+        self._since_ns = max(self._since_ns, monotonic_ns())
+        if self._over or self._failure is not None:
+            return
+        waits = bool(self._unsent)
+        self._unsent += data
+        if not waits:
+            self._send()
+
+    def get_write_buffer_size(self) -> int:
+        return len(self._unsent)
+
+    def pause_reading(self) -> None:
+        self._reads = False
+        self._watch()
+
+    def resume_reading(self) -> None:
+        self._reads = True
+        self._watch()
+
+    def abort(self) -> None:
+        if not self._over:
+            self._over = True
+            self._sockets.forget(self.fileno)
+            self._sock.close()
+
+    def ready(self, events: int, nothing_ns: int) -> None:
+        """`nothing_ns`: when it last had nothing to read."""
+        if events & select.EPOLLOUT:
+            self._send()
+        ends = bool(events & (select.EPOLLERR | select.EPOLLHUP))
+        while not self._over and (ends or events & select.EPOLLIN) and self._read(nothing_ns) and ends:
+            pass  # what has arrived before the end is read: nothing tells of it again
+
+    def _read(self, nothing_ns: int) -> bool:
+        """Is there, perhaps, more?"""
+        try:
+            data, ancillary, _, _ = self._sock.recvmsg(READ_BYTES, SPACE_BYTES)
+        except (BlockingIOError, InterruptedError):
+            return False
+        except OSError as error:
+            self._lost(error)
+            return False
+        if not data:
+            self._lost(self._failure)
+            return False
+        self._since_ns = max(self._since_ns, nothing_ns, self._sockets.time.arrived_ns(ancillary))
+        self._connection.arrived(data, self._since_ns)
+        return True
+
+    def _send(self) -> None:
+        """What cannot be sent is given up; what the server has said before it went away is read all the same."""
+        try:
+            del self._unsent[: self._sock.send(self._unsent)]
+        except (BlockingIOError, InterruptedError):
+            pass
+        except OSError as error:
+            self._failure = error
+            self._unsent.clear()
+        self._watch()
+
+    def _watch(self) -> None:
+        events = (select.EPOLLIN if self._reads else 0) | (select.EPOLLOUT if self._unsent else 0)
+        if not self._over and events != self._events:
+            self._events = events
+            self._sockets.watch(self.fileno, events)
+
+    def _lost(self, error: OSError | None) -> None:
+        if not self._over:
+            self.abort()
+            self._connection.connection_lost(error)
+
+
+async def _connected_socket(loop: asyncio.AbstractEventLoop, server: Server) -> socket.socket:
+    found = socket.getaddrinfo(server.host, server.port, type=socket.SOCK_STREAM, flags=socket.AI_NUMERICHOST)
+    family, kind, protocol, _, address = found[0]
+    sock = socket.socket(family, kind, protocol)
+    try:
+        sock.setblocking(False)
+        sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        ask_for_stamps(sock)
+        await loop.sock_connect(sock, address)
+    except BaseException:
+        sock.close()
+        raise
+    return sock

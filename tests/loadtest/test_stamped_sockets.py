@@ -1,0 +1,225 @@
+"""Arrivals are stamped by the kernel: a busy client does not take its own delay for the server's. Nothing is lost."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+import struct
+import time
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import pytest
+
+from headway.loadtest.client.kernel_time import Ancillary, KernelTime
+from headway.loadtest.client.stamped_sockets import LOOK_S, StampedSockets
+from headway.wire.http_connection import Connection, Headers, HttpFault
+from headway.wire.http_pool import Pool, Server
+from tests.wire.scripted import on_every_loop
+
+MS = 1_000_000
+HEAD = b"HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\n"
+
+
+class Heard:
+    """A `Receiver` that keeps all it is told."""
+
+    reused = False
+
+    def __init__(self) -> None:
+        self.bodies: list[tuple[bytes, int]] = []
+        self.over = asyncio.Event()
+        self.fault: HttpFault | None = None
+
+    def on_head(self, status: int, headers: Headers, now_ns: int) -> None: ...
+
+    def on_body(self, data: bytes, now_ns: int) -> None:
+        self.bodies.append((data, now_ns))
+
+    def on_complete(self, now_ns: int) -> None:
+        self.over.set()
+
+    def on_broken(self, fault: HttpFault, now_ns: int, *, answered: bool) -> None:
+        self.fault = fault
+        self.over.set()
+
+
+def open_files() -> int:
+    return len(list(Path("/proc/self/fd").iterdir()))
+
+
+@asynccontextmanager
+async def connected() -> AsyncIterator[tuple[Pool, Connection, socket.socket]]:
+    """A connection of a pool, and the server's end of it."""
+    before = open_files()
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        sockets = StampedSockets(asyncio.get_running_loop())
+        pool = Pool(Server("127.0.0.1", listener.getsockname()[1]), connect=sockets.connect)
+        made: asyncio.Future[Connection | HttpFault] = asyncio.get_running_loop().create_future()
+        pool.open(made.set_result)
+        connection = await made
+        assert isinstance(connection, Connection)
+        there, _ = listener.accept()
+        with there:
+            yield pool, connection, there
+        await pool.close()
+        sockets.close()
+    assert open_files() == before, "none is left"
+
+
+@on_every_loop
+async def test_a_client_that_stands_still_measures_the_times_of_the_server() -> None:
+    """It reads each chunk when it comes to it, up to 120 ms late, and knows when it came."""
+    async with connected() as (_, connection, there):
+        heard, sent_ns = Heard(), []
+        connection.carry(heard, b"GET / HTTP/1.1\r\n\r\n")
+        there.send(HEAD)
+        for busy_s in (0.12, 0.0, 0.06, 0.12):
+            sent_ns.append(time.monotonic_ns())
+            there.send(b"1\r\na\r\n")
+            time.sleep(busy_s)  # noqa: ASYNC251 # that is what it is about
+            seen = len(heard.bodies)
+            while len(heard.bodies) == seen:
+                await asyncio.sleep(0)
+        there.send(b"0\r\n\r\n")
+        await heard.over.wait()
+    late_ns = [at_ns - true_ns for (_, at_ns), true_ns in zip(heard.bodies, sent_ns, strict=True)]
+    assert min(late_ns) > -MS
+    assert max(late_ns) < 40 * MS, late_ns
+
+
+@on_every_loop
+async def test_what_is_read_at_once_has_the_time_of_its_last_byte() -> None:
+    """There is one stamp a read: a client that is late loses the times between, and no more than its own delay."""
+    async with connected() as (_, connection, there):
+        heard = Heard()
+        connection.carry(heard, b"GET / HTTP/1.1\r\n\r\n")
+        there.send(HEAD)
+        for piece in (b"1\r\na\r\n", b"1\r\nb\r\n0\r\n\r\n"):
+            last_ns = time.monotonic_ns()
+            there.send(piece)
+            time.sleep(0.05)  # noqa: ASYNC251
+        await heard.over.wait()
+    assert [data for data, _ in heard.bodies] == [b"a", b"b"]
+    assert all(abs(at_ns - last_ns) < 30 * MS for _, at_ns in heard.bodies)
+
+
+@on_every_loop
+async def test_what_the_socket_does_not_take_at_once_is_sent_when_it_does() -> None:
+    big = bytes(range(256)) * 40_000
+    async with connected() as (_, connection, there):
+        connection.carry(Heard(), b"head", big)
+        there.setblocking(False)
+        got = bytearray()
+        async with asyncio.timeout(20):
+            while len(got) < len(big) + 4:
+                got += await asyncio.get_running_loop().sock_recv(there, 1 << 20)
+    assert bytes(got) == b"head" + big
+
+
+@pytest.mark.parametrize("size", [3, 100_000])
+@on_every_loop
+async def test_what_came_before_a_reset_is_read_and_the_reset_is_told(size: int) -> None:
+    """Both lie there when the client looks for the first time."""
+    async with connected() as (pool, connection, there):
+        heard = Heard()
+        connection.carry(heard, b"GET / HTTP/1.1\r\n\r\n")
+        there.recv(1024)
+        there.sendall(HEAD + b"%x\r\n" % (2 * size) + b"a" * size)
+        there.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+        time.sleep(0.05)  # noqa: ASYNC251 # what is sent is there
+        there.close()
+        time.sleep(0.05)  # noqa: ASYNC251 # and so is the reset
+        async with asyncio.timeout(5):
+            await heard.over.wait()
+        assert sum(len(data) for data, _ in heard.bodies) == size
+        assert "reset" in str(heard.fault)
+        assert not pool.connections
+
+
+@on_every_loop
+async def test_who_answers_a_request_it_does_not_read_is_heard() -> None:
+    async with connected() as (_, connection, there):
+        heard = Heard()
+        connection.carry(heard, b"head", bytes(10_000_000))
+        there.sendall(b"HTTP/1.1 413 Too Large\r\ncontent-length: 70000\r\n\r\n" + b"a" * 70_000)
+        time.sleep(0.05)  # noqa: ASYNC251
+        there.close()  # with much of the request unread: that is a reset
+        async with asyncio.timeout(5):
+            await heard.over.wait()
+        assert sum(len(data) for data, _ in heard.bodies) == 70_000
+        assert heard.fault is None
+
+
+class OldStamps(KernelTime):
+    """Of what a lost segment kept from being read until now."""
+
+    def arrived_ns(self, ancillary: Ancillary) -> int:
+        return super().arrived_ns(ancillary) - 300 * MS
+
+
+@on_every_loop
+async def test_nothing_arrived_before_the_client_last_looked_for_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("headway.loadtest.client.stamped_sockets.KernelTime", OldStamps)
+    async with connected() as (_, connection, there):
+        heard = Heard()
+        connection.carry(heard, b"GET / HTTP/1.1\r\n\r\n")
+        there.send(HEAD)
+        await asyncio.sleep(0.4)
+        sent_ns = time.monotonic_ns()
+        there.send(b"1\r\na\r\n0\r\n\r\n")
+        async with asyncio.timeout(5):
+            await heard.over.wait()
+    assert heard.bodies[0][1] > sent_ns - 10 * LOOK_S * 1e9, "300 ms earlier nobody could have read it"
+
+
+@pytest.mark.parametrize("reset", [False, True])
+@on_every_loop
+async def test_the_servers_end_is_told(reset: bool) -> None:
+    async with connected() as (pool, connection, there):
+        heard = Heard()
+        connection.carry(heard, b"GET / HTTP/1.1\r\n\r\n")
+        if reset:
+            there.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+        there.recv(1024)  # else closing is a reset
+        there.close()
+        async with asyncio.timeout(5):
+            await heard.over.wait()
+        assert heard.fault is not None
+        assert ("reset" in str(heard.fault)) == reset
+        assert not connection.alive
+        assert not pool.connections
+
+
+@on_every_loop
+async def test_who_pauses_hears_nothing_until_it_resumes() -> None:
+    async with connected() as (_, connection, there):
+        heard = Heard()
+        connection.carry(heard, b"GET / HTTP/1.1\r\n\r\n")
+        connection.pause()
+        there.send(HEAD + b"1\r\na\r\n0\r\n\r\n")
+        await asyncio.sleep(0.05)
+        assert not heard.bodies
+        connection.resume()
+        async with asyncio.timeout(5):
+            await heard.over.wait()
+        assert heard.bodies[0][0] == b"a"
+        assert connection.alive, "and may be used again"
+
+
+@on_every_loop
+async def test_an_aborted_one_is_closed_and_silent() -> None:
+    async with connected() as (_, connection, there):
+        heard = Heard()
+        connection.carry(heard, b"GET / HTTP/1.1\r\n\r\n")
+        transport = connection._transport
+        assert transport is not None
+        connection.close()
+        transport.write(b"nothing")
+        transport.resume_reading()
+        transport.abort()
+        there.settimeout(5)
+        there.recv(1024)
+        assert there.recv(1024) == b""
+        assert not heard.over.is_set()
