@@ -55,6 +55,7 @@ async def connected() -> AsyncIterator[tuple[Pool, Connection, socket.socket]]:
     before = open_files()
     with socket.create_server(("127.0.0.1", 0)) as listener:
         sockets = StampedSockets(asyncio.get_running_loop())
+        await asyncio.sleep(0.05)  # the kernel begins to stamp
         pool = Pool(Server("127.0.0.1", listener.getsockname()[1]), connect=sockets.connect)
         made: asyncio.Future[Connection | HttpFault] = asyncio.get_running_loop().create_future()
         pool.open(made.set_result)

@@ -31,6 +31,9 @@ class StampedSockets:
         self._next: asyncio.TimerHandle | None = None
         self.time = KernelTime()
         self._looked_ns = monotonic_ns()
+        # The kernel begins to stamp a moment after the first socket asks for it, and ends with the last.
+        self._first = socket.socket()
+        ask_for_stamps(self._first)
         if self._epoll is not None:
             loop.add_reader(self._epoll.fileno(), self._look)
 
@@ -48,6 +51,7 @@ class StampedSockets:
 
     def close(self) -> None:
         """When all connections are."""
+        self._first.close()
         if self._next is not None:
             self._next.cancel()
         if self._epoll is not None:
