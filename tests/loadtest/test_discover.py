@@ -22,6 +22,7 @@ from headway.loadtest.runner.run import run
 from headway.loadtest.side.discover import Discovered, discover
 from tests.loadtest.servers import (
     DONE,
+    END,
     Script,
     Turn,
     answering,
@@ -34,6 +35,7 @@ from tests.loadtest.servers import (
     talks,
     usage,
     whole,
+    words,
 )
 
 
@@ -300,3 +302,14 @@ async def test_certificates_that_are_none(tmp_path: Path) -> None:
     for name in ("junk.pem", "absent.pem"):
         with pytest.raises(LoadTestError, match=name):
             await discover(template_for("https://127.0.0.1:1"), Tls(ca_file=str(tmp_path / name)))
+
+
+async def test_a_stream_that_has_finished_and_is_held_open_is_whole() -> None:
+    """No [DONE], and the connection stays open: the load waits a moment for such a one, and so does the first look."""
+
+    async def script(turn: Turn) -> None:
+        turn.write(stream(*words(3)[:-1]).removesuffix(END))
+        await asyncio.sleep(30)
+
+    async with asyncio.timeout(10):
+        assert (await found(script)).accepted == Accepted()

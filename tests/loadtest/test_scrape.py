@@ -183,7 +183,7 @@ async def test_a_run_has_its_servers_signals_and_facts() -> None:
     assert told.flags["max_model_len"] == "4096"
     assert told.flags["cache_dtype"] == "auto"
     assert told.precision is None, "unknown stays unknown"
-    assert told.client == client_facts()
+    assert told.client == client_facts() | {"arrivals": "stamped by the kernel"}
 
 
 async def test_facts_of_other_servers() -> None:
@@ -266,3 +266,23 @@ async def test_our_own_server_tells_precision_and_device() -> None:
             assert found.precision == "bf16"
             assert found.flags["kv_cache_dtype"] == "u8"
             assert "CPU" in str(found.device)
+
+
+async def test_an_answer_that_never_ends_does_not_hold_up_the_end() -> None:
+    """Metrics of which a byte comes now and then, while the run ends."""
+
+    async def trickles(turn: Turn) -> None:
+        turn.write(b"HTTP/1.1 200 OK\r\ncontent-length: 100000\r\n\r\n")
+        for _ in range(400):
+            turn.write(b"#")
+            await asyncio.sleep(0.05)
+
+    async with serving(trickles, pages=True) as server:
+        plan = plan_for(server.url)
+        channel, places = channel_of(plan.template, plan.tls, None, timeout_s=60.0)
+        scraper = Scraper(channel, places, 0.1)
+        scraper.start(monotonic_ns())
+        await asyncio.sleep(0.3)
+        async with asyncio.timeout(5):
+            signals = await asyncio.to_thread(scraper.stop)
+    assert not signals.source

@@ -16,6 +16,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from headway.core.errors import ConfigError, HeadwayError
+from headway.wire.blocking import connection_to, hang_up, within
 from headway.wire.http_address import HttpAddress, http_address
 
 MAX_BODY_BYTES = 64 * 1024 * 1024
@@ -95,7 +96,8 @@ class Asker:
         except ValueError as error:
             raise ConfigError(str(error), param="url") from None
         self._headers = {"user-agent": "headway", **(login or Login()).as_headers()}
-        self._timeout_s, self._what, self._advice, self._tls = timeout_s, what, advice, tls
+        self._timeout_s, self._what, self._advice = timeout_s, what, advice
+        self._tls = (tls or ssl.create_default_context()) if self.address.scheme == "https" else None
         self._connection: http.client.HTTPConnection | None = None
 
     @property
@@ -145,22 +147,19 @@ class Asker:
 
     def close(self) -> None:
         if self._connection is not None:
-            self._connection.close()
+            hang_up(self._connection)
             self._connection = None
 
     def _ask(self, method: str, path: str, body: bytes | None, most_bytes: int) -> Answer:
         if self._connection is None:
-            host, port = self.address.host, self.address.port
-            if self.address.scheme == "https":
-                self._connection = http.client.HTTPSConnection(host, port, timeout=self._timeout_s, context=self._tls)
-            else:
-                self._connection = http.client.HTTPConnection(host, port, timeout=self._timeout_s)
+            self._connection = connection_to(self.address.host, self.address.port, self._tls, self._timeout_s)
             self._connection.connect()  # so that what a request takes is a request's time
         headers = self._headers if body is None else {**self._headers, "content-type": "application/json"}
         started = time.monotonic()
-        self._connection.request(method, f"{self.address.root}{path}", body, headers)
-        response = self._connection.getresponse()
-        data = response.read(most_bytes)
+        with within(self._connection, self._timeout_s):
+            self._connection.request(method, f"{self.address.root}{path}", body, headers)
+            response = self._connection.getresponse()
+            data = response.read(most_bytes)
         took_s = time.monotonic() - started
         if not response.isclosed():
             self.close()

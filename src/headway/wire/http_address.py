@@ -55,6 +55,8 @@ def http_address(url: str) -> HttpAddress:
         raise ValueError(f"The URL {shown!r} begins with {parts.scheme!r}; use http or https.")
     if not parts.hostname:
         raise ValueError(f"The URL {shown!r} names no host. Give one such as http://localhost:8000.")
+    if port == 0:
+        raise ValueError(f"The URL {shown!r} has port 0, where nobody can be reached.")
     if parts.username is not None or parts.query or parts.fragment:
         raise ValueError(
             f"The URL {shown!r} has a user, a query or a fragment; give its host, port and path. "
@@ -63,4 +65,4 @@ def http_address(url: str) -> HttpAddress:
     scheme: Literal["http", "https"] = "https" if parts.scheme == "https" else "http"
     path = parts.path.rstrip("/")
     base = path if re.search(r"/v\d+$", path) else f"{path}/v1"
-    return HttpAddress(scheme, parts.hostname, port or _PORTS[scheme], base)
+    return HttpAddress(scheme, parts.hostname, _PORTS[scheme] if port is None else port, base)

@@ -75,7 +75,7 @@ def parse_url(url: str) -> tuple[Address, Endpoint | None]:
     address = Address(
         scheme=scheme,
         host=parts.hostname or "",
-        port=port or _PORTS[scheme],
+        port=_PORTS[scheme] if port is None else port,
         base=path or (DEFAULT_BASE if endpoint is None else ""),
         query=parts.query,
         login=login,
@@ -104,6 +104,8 @@ def _split(url: str) -> tuple[SplitResult, int | None]:
         raise InvalidPlan(f"The URL {shown!r} begins with {parts.scheme!r}; only http and https can be tested.")
     if not parts.hostname:
         raise InvalidPlan(f"The URL {shown!r} names no host. Give one such as http://localhost:8000.")
+    if port == 0:
+        raise InvalidPlan(f"The URL {shown!r} has port 0, where nobody can be reached.")
     return parts, port
 
 

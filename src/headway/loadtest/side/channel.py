@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import contextlib
 import http.client
+import socket
 import ssl
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 from urllib.parse import urljoin, urlsplit
@@ -14,8 +15,10 @@ import msgspec
 
 from headway.loadtest.client.address import Address, Tls
 from headway.loadtest.client.request import RequestTemplate
+from headway.wire.blocking import connection_to, hang_up, within
 
 MAX_BODY_BYTES = 32 * 1024 * 1024
+LINGER_S = 0.5
 _REDIRECTS = (301, 302, 307, 308)
 
 
@@ -78,42 +81,77 @@ class SideChannel:
             return answer.json if answer.status == 200 else None
         return None
 
-    def post(self, path: str, body: bytes, headers: Mapping[str, str]) -> HttpAnswer:
-        return self._ask("POST", path, body, headers)
+    def post(
+        self, path: str, body: bytes, headers: Mapping[str, str], finished: Callable[[bytes], bool] | None = None
+    ) -> HttpAnswer:
+        """`finished` says of what came so far whether anything that matters can still come."""
+        return self._ask("POST", path, body, headers, finished)
 
     def close(self) -> None:
-        if self._connection is not None:
-            self._connection.close()
-            self._connection = None
+        """From any thread."""
+        connection, self._connection = self._connection, None
+        if connection is not None:
+            hang_up(connection)
 
-    def _ask(self, method: str, path: str, body: bytes | None, headers: Mapping[str, str]) -> HttpAnswer:
+    def _ask(
+        self,
+        method: str,
+        path: str,
+        body: bytes | None,
+        headers: Mapping[str, str],
+        finished: Callable[[bytes], bool] | None = None,
+    ) -> HttpAnswer:
         kept = self._connection is not None
         try:
-            return self._ask_once(method, path, body, headers)
+            return self._ask_once(method, path, body, headers, finished)
         except (OSError, http.client.HTTPException) as error:
             self.close()
             if not kept or isinstance(error, TimeoutError):
                 raise _as_os_error(error) from None
         try:
-            return self._ask_once(method, path, body, headers)  # the kept connection was closed meanwhile
+            return self._ask_once(method, path, body, headers, finished)  # the kept connection was closed meanwhile
         except (OSError, http.client.HTTPException) as error:
             self.close()
             raise _as_os_error(error) from None
 
-    def _ask_once(self, method: str, path: str, body: bytes | None, headers: Mapping[str, str]) -> HttpAnswer:
-        if self._connection is None:
-            host, port = self._address.host, self._address.port
-            if self._tls is None:
-                self._connection = http.client.HTTPConnection(host, port, timeout=self._timeout_s)
-            else:
-                self._connection = http.client.HTTPSConnection(host, port, timeout=self._timeout_s, context=self._tls)
-        self._connection.request(method, path, body, {**self._headers, **headers})
-        response = self._connection.getresponse()
-        data = response.read(MAX_BODY_BYTES)
+    def _ask_once(
+        self,
+        method: str,
+        path: str,
+        body: bytes | None,
+        headers: Mapping[str, str],
+        finished: Callable[[bytes], bool] | None,
+    ) -> HttpAnswer:
+        connection = self._connection
+        if connection is None:
+            connection = connection_to(self._address.host, self._address.port, self._tls, self._timeout_s)
+            self._connection = connection
+            connection.connect()
+        sock = connection.sock
+        with within(connection, self._timeout_s):
+            connection.request(method, path, body, {**self._headers, **headers})
+            response = connection.getresponse()
+            data = response.read(MAX_BODY_BYTES) if finished is None else _read_until(finished, response, sock)
         told = {name.lower(): value for name, value in response.getheaders()}
         if not response.isclosed():
             self.close()  # there is more than anybody wants
         return HttpAnswer(response.status, told, data)
+
+
+def _read_until(finished: Callable[[bytes], bool], response: http.client.HTTPResponse, sock: socket.socket) -> bytes:
+    """A finished answer's end is not waited for long."""
+    data = b""
+    over = False
+    try:
+        while len(data) < MAX_BODY_BYTES and (piece := response.read1(MAX_BODY_BYTES)):
+            data += piece
+            if not over and finished(data):
+                over = True
+                sock.settimeout(LINGER_S)
+    except TimeoutError:
+        if not over:
+            raise
+    return data
 
 
 def _as_os_error(error: Exception) -> OSError:

@@ -185,7 +185,7 @@ class _Probe:
         body = writer.body(PROBE, PROBE_PROMPT)
         for attempt in range(MAX_WAITS + 1):
             try:
-                answer = self._channel.post(writer.path, body, headers)
+                answer = self._channel.post(writer.path, body, headers, _finished if template.stream else None)
             except TimeoutError:
                 raise Rejected(
                     f"{self._where} did not finish a request of {PROBE.output_tokens} tokens in {self._timeout_s:g} s. "
@@ -240,3 +240,10 @@ class _Probe:
             self._notes.append("the server tells no usage in streams: tokens are counted here")
         self._notes += [note for note in (reading.error, reading.note) if note]
         return ""
+
+
+def _finished(body: bytes) -> bool:
+    """Nothing more can come of a stream but its usage and [DONE], which not every server sends."""
+    reading = Reading(Record(0, "", "", PROBE.input_tokens, PROBE.output_tokens, 0))
+    reading.feed(body, 0)
+    return reading.finished or reading.failed

@@ -18,6 +18,7 @@ from headway.loadtest.side.channel import HttpAnswer, SideChannel
 from headway.metrics.worker_signals import Sample, read_load, read_metrics
 
 TIMEOUT_S = 5.0
+LAST_S = 1.0  # for the answer that is on its way when the run is over
 # What a run keeps of all that is read.
 KEPT = (
     "running",
@@ -79,8 +80,10 @@ class Scraper:
         """Every series is as long as the times."""
         self._done.set()
         if self._thread is not None:
+            self._thread.join(LAST_S)
+        self._channel.close()  # an answer that is still coming is not waited for
+        if self._thread is not None:
             self._thread.join()
-        self._channel.close()
         return self._signals
 
     def _run(self, zero_ns: int) -> None:
