@@ -6,13 +6,14 @@ VENV ?= .venv
 BIN := $(VENV)/bin
 MODEL ?= smollm2-135m
 ARGS ?=
-# What was set up, each written when it is complete: to serve, to develop, and the default model.
+# What was set up, each written when it is complete: to serve, to develop, for Ray, for the site, and the default model.
 RUNTIME := $(VENV)/.runtime
 DEV := $(VENV)/.dev
 RAY := $(VENV)/.ray
+SITE := $(VENV)/.site
 FETCHED := $(VENV)/.fetched-$(subst /,_,$(MODEL))
 
-.PHONY: help setup install serve test test-slow lint format docs clean
+.PHONY: help setup install serve test test-slow lint format docs site clean
 
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-8s %s\n", $$1, $$2 }' Makefile
@@ -30,7 +31,7 @@ PYTEST := $(BIN)/python -m pytest --numprocesses=$$(($$(nproc 2>/dev/null || ech
 test: $(FETCHED) $(DEV) ## the test suite, but for what takes minutes (ARGS="-k name ...")
 	$(PYTEST) -m "not slow" $(ARGS)
 
-test-slow: $(FETCHED) $(RAY) ## the rest of it: many seeds, many kills, long loads, Ray
+test-slow: $(FETCHED) $(RAY) $(SITE) ## the rest of it: many seeds, many kills, long loads, Ray
 	$(PYTEST) -m slow $(ARGS)
 
 lint: $(DEV) ## ruff and mypy
@@ -44,6 +45,11 @@ format: $(DEV) ## rewrite files the way `make lint` wants them
 
 docs: $(RUNTIME) ## regenerate docs/reference
 	$(BIN)/python docs/generate.py
+
+# Material tells of its own future in a banner, which is no warning about these pages.
+site: $(SITE) ## the documentation as a site, into build/site; a broken link fails
+	NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build --strict --quiet $(ARGS)
+	@echo "Built build/site/index.html"
 
 clean: ## remove the virtual environment and caches (the model stays in the user's cache)
 	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .hypothesis build dist
@@ -66,6 +72,11 @@ $(DEV): $(RUNTIME)
 $(RAY): $(DEV)
 	@echo "Installing Ray (about 250 MB more)"
 	@$(PIP_INSTALL) --editable '.[ray]'
+	@touch $@
+
+$(SITE): $(DEV)
+	@echo "Installing what builds the site (about 110 MB more)"
+	@$(PIP_INSTALL) --editable '.[docs]'
 	@touch $@
 
 $(FETCHED): $(RUNTIME)

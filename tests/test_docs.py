@@ -1,12 +1,14 @@
 """The documentation is true: examples run, links lead somewhere, reference pages match the code.
 
 A fenced block under `<!-- run -->` is executed, one under `<!-- run with a server -->` against a server on the port it
-names, and one under `<!-- run: headway.toml -->` is read as a configuration file.
+names, and one under `<!-- run: headway.toml -->` is read as a configuration file. A block under `<!-- prints -->` is
+what the one before it prints, to the letter. `, slow` behind a mark leaves it to `make test-slow`.
 """
 
 from __future__ import annotations
 
 import ast
+import functools
 import importlib.util
 import json
 import os
@@ -32,6 +34,7 @@ from tests.simulate.test_replay import busy_hour
 ROOT = Path(__file__).parents[1]
 PAGES = [*sorted(ROOT.glob("README*.md")), ROOT / "benchmarks" / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
 MARKED = re.compile(r"<!-- (run[^>,]*)(, slow)? -->\n```(\w+)\n(.*?)```", re.DOTALL)
+PRINTS = re.compile(r"```\w+\n(?P<code>[^`]*)```\n\n<!-- prints -->\n```text\n(?P<said>.*?)```", re.DOTALL)
 URL = "http://localhost:8000"
 
 
@@ -84,10 +87,22 @@ def simulated(text: str) -> str:
     return re.sub(r"headway (generate|batch run)", r"headway \1 --executor simulated", text)
 
 
+SAID = {found["code"]: found["said"] for page in PAGES for found in PRINTS.finditer(page.read_text())}
+
+
 @pytest.mark.model
 @pytest.mark.parametrize(("language", "text"), examples("run"))
 def test_an_example(tmp_path: Path, language: str, text: str) -> None:
-    assert run(language, simulated(text), tmp_path).strip()
+    said = run(language, simulated(text), tmp_path)
+    assert said.strip()
+    assert said == SAID.get(text, said)
+
+
+def test_whatever_is_said_to_print_is_run() -> None:
+    assert sum(page.read_text().count("<!-- prints -->") for page in PAGES) == len(SAID)
+    assert set(SAID) <= {
+        text for page in PAGES for mark, _, _, text in MARKED.findall(page.read_text()) if mark == "run"
+    }
 
 
 @pytest.mark.parametrize(("language", "text"), examples("run: headway.toml"))
@@ -115,10 +130,22 @@ def test_the_reference_is_current() -> None:
     assert stale == [], "run `make docs`"
 
 
+@functools.cache
+def anchors(page: Path) -> set[str]:
+    """Of its headings, as GitHub makes them."""
+    text = re.sub(r"^```.*?^```", "", page.read_text(), flags=re.MULTILINE | re.DOTALL)
+    titles = (re.sub(r"\[([^]]*)\]\([^)]*\)", r"\1", title) for title in re.findall(r"^#+ (.+)$", text, re.MULTILINE))
+    return {re.sub(r"[^\w\- ]", "", title.lower()).replace(" ", "-") for title in titles}
+
+
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
 def test_links_lead_somewhere(page: Path) -> None:
-    targets = re.findall(r"\]\(([^)#]+)\)", page.read_text())
-    missing = [to for to in targets if not to.startswith("http") and not (page.parent / to).exists()]
+    links = re.findall(r"\]\(([^)#\s]*)(?:#([^)\s]*))?\)", page.read_text())
+    local = [(page.parent / to if to else page, anchor) for to, anchor in links if not to.startswith("http")]
+    missing = [str(path) for path, _ in local if not path.exists()]
+    missing += [
+        f"{path}#{anchor}" for path, anchor in local if path.is_file() and anchor and anchor not in anchors(path)
+    ]
     assert missing == []
 
 
@@ -150,6 +177,22 @@ def test_concepts_name_functions_that_exist(page: Path) -> None:
     if page.name == "life-of-a-request.md":
         assert len(named) == 9, "eight steps, and the loop that turns them"
     assert named or page.name == "dependencies.md", "an idea is somewhere in the code"
+
+
+EXPORTED = set(re.findall(r"^\| `(\w+)`", (ROOT / "docs" / "reference" / "metrics.md").read_text(), re.MULTILINE))
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
+def test_metrics_that_are_named_are_exported(page: Path) -> None:
+    named = re.findall(r"\bheadway_\w+", page.read_text())
+    known = (name.removesuffix("_bucket") for name in named if not name.endswith("_"))  # headway_worker_…, of several
+    assert {name for name in known if name not in EXPORTED} == set()
+
+
+@pytest.mark.parametrize("page", [*CONCEPTS, ROOT / "docs" / "index.md"], ids=lambda page: page.name)
+def test_flags_that_concepts_name_are_flags(page: Path) -> None:
+    flags = set(re.findall(r"--[a-z][a-z-]+", (ROOT / "docs" / "reference" / "cli.md").read_text()))
+    assert set(re.findall(r"--[a-z][a-z-]+", page.read_text())) - flags == set()
 
 
 # -- the logs ------------------------------------------------------------------------------------------------------
