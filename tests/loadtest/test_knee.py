@@ -54,6 +54,16 @@ def test_a_ramp_well_below_capacity_has_none(ramp, seed):
     assert describe(figures).startswith("no knee within the loads offered (up to ")
 
 
+def test_of_a_ramp_that_hardly_anybody_survives_no_knee_can_be_told():
+    """«No knee up to here» would read as if all had been well."""
+    times = queues.timings(line(0, 0.6 * CAPACITY))
+    times.ok[:] = np.arange(len(times)) % 10 == 0
+    figures = knee_of(times, WHAT, (0.0, DURATION_S))
+    assert "load" not in figures
+    assert figures["answered_ratio"] == pytest.approx(0.1, abs=0.01)
+    assert "no knee can be told: only 10% of the requests were answered" in describe(figures)
+
+
 def test_the_knee_of_a_scripted_ramp_is_where_it_was_put():
     """A server that delivers what is offered up to 40/s and no more, in 0.1 s up to there and ever longer beyond."""
     x = np.linspace(1, 80, 40)

@@ -212,6 +212,11 @@ def test_the_most_frequent_errors_first():
     assert list(told(requests, load(10.0)).errors.items()) == [("boom", 3), ("HTTP 429", 1)]
 
 
+def test_what_was_not_waited_for_is_no_error_of_its_status():
+    requests = [record(0, 1.0, fate=Fate.CANCELLED, status=200), record(1, 2.0, fate=Fate.SERVER_ERROR, error="broke")]
+    assert told(requests, load(10.0)).errors == {"broke": 1}
+
+
 def test_tokens_that_the_server_does_not_count_are_those_that_came_and_those_that_were_asked_for():
     silent = record(0, 0, output_tokens=-1, input_tokens=-1)
     overall = told([silent], load(1.0)).overall

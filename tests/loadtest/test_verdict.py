@@ -171,6 +171,38 @@ def test_the_worst_is_named_and_all_are_told():
     assert found.name == CLIENT_LIMITED
 
 
+def test_a_server_that_is_gone_is_not_the_clients_lateness():
+    """Most were refused a connection, and those few that were served were sent some ms late."""
+    records = queues.records(served(0, 0.6))
+    for record in records[len(records) // 5 :]:
+        record.fate, record.error, record.first_ns = Fate.CONNECTION, "connection refused", -1
+    found = judged(records, loop_lags_s=np.full(100, 0.02))
+    assert [found.name, found.findings[0].verdict] == [SERVER_ERRORS, SERVER_ERRORS]
+    assert "connection refused" in found.findings[0].evidence
+    assert CLIENT_LIMITED in {finding.verdict for finding in found.findings}, "that is told as well"
+
+
+def test_how_late_the_client_may_be_is_judged_by_what_was_waited_at_least():
+    """Of most requests it is only known that they took longer than the run."""
+    records = queues.records(served(0, 0.6), lag_s=np.full(len(served(0, 0.6).arrived), 0.006))
+    for record in records[::3] + records[1::3]:
+        record.fate, record.first_ns = Fate.CANCELLED, -1
+        record.ended_ns = record.scheduled_ns + 9_000_000_000
+    found = judged(records)
+    assert found.name == SERVER_ERRORS
+    assert not any("late at" in finding.evidence for finding in found.findings), "6 ms of 9 s"
+
+
+def test_a_large_change_that_is_not_quite_certain_is_told():
+    """A few hundred requests, of which the last fifth take three times as long."""
+    rng = np.random.default_rng(3)
+    due = np.arange(260) * 1.0
+    took = np.where(due < 208, 5.0, 14.0) * rng.lognormal(0.0, 0.8, len(due))
+    found = judged(queues.records(queues.Served(due, due, due + took)), load(260.0, loop="closed", concurrency=8))
+    told = [*(finding.evidence for finding in found.findings), *found.remarks]
+    assert any("E2E" in line and "stepped from" in line for line in told), told
+
+
 def test_every_verdict_has_an_exit_code_of_its_own():
     codes = [word.exit_code for word in Word]
     assert len(set(codes)) == len(codes)

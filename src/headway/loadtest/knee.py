@@ -27,6 +27,7 @@ from headway.loadtest.result import Load
 from headway.metrics.latency import S_PER_NS, Floats, Timings, bounds_ns, elapsed_s, within
 
 BINS = 40
+MOSTLY_ANSWERED = 0.5
 MIN_BINS = 12
 REQUESTS_PER_BIN = 5
 EDGE_BINS = 3  # on each side of a knee
@@ -68,7 +69,8 @@ def knee_of(t: Timings, load: Load, window_s: tuple[float, float]) -> dict[str, 
     ramp = ramp_bins(t, window_s)
     if ramp is None:
         return {}
-    figures = {"highest_load": float(ramp.load[-EDGE_BINS:].mean())}
+    due = t.due_within(window_s)
+    figures = {"highest_load": float(ramp.load[-EDGE_BINS:].mean()), "answered_ratio": float(due.ok.mean())}
     knee = find_knee(ramp, seed=load.seed)
     if knee is not None:
         figures |= {
@@ -87,6 +89,11 @@ def describe(figures: dict[str, float]) -> str:
     """One line for people about what `knee_of` found."""
     if not figures:
         return "too few requests to look for a knee"
+    if "load" not in figures and figures.get("answered_ratio", 1.0) < MOSTLY_ANSWERED:
+        return (
+            f"no knee can be told: only {figures['answered_ratio']:.0%} of the requests were answered, as if the server"
+            " had been past its limit from the start; begin with less"
+        )
     if "load" not in figures:
         return f"no knee within the loads offered (up to {figures['highest_load']:.3g})"
     return (

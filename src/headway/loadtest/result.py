@@ -180,7 +180,7 @@ class Word(StrEnum):
         "warn",
         "Too few requests fell into the measured window. Run for longer, or at a higher load.",
     )
-    VALID = "VALID", 0, "good", "The load was made as asked and service was steady. These figures can be quoted."
+    VALID = "VALID", 0, "good", "The load was made as asked, and nothing speaks against its figures. Quote them."
 
     exit_code: int
     tone: str  # good, warn, bad

@@ -23,7 +23,7 @@ import numpy as np
 import numpy.typing as npt
 
 from headway.loadtest.knee import knee_of
-from headway.loadtest.record import Record
+from headway.loadtest.record import Fate, Record
 from headway.loadtest.recovery import recoveries
 from headway.loadtest.result import ClientFigures, Distribution, Freeze, Group, Interval, Load, Slo, Summary
 from headway.loadtest.table import RecordTable, measured_window
@@ -245,7 +245,7 @@ def _errors(records: Iterable[Record]) -> dict[str, int]:
     said = Counter(
         record.error or f"HTTP {record.status}"
         for record in records
-        if not record.ok and (record.error or record.status)
+        if not record.ok and (record.error or record.status) and (record.error or record.fate is not Fate.CANCELLED)
     )
     # Equal counts in order of words: merged records must give the same report in whatever order they came.
     return dict(sorted(said.items(), key=lambda item: (-item[1], item[0]))[:TOP_ERRORS])

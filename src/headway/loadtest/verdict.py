@@ -9,6 +9,9 @@ Worst first. Each verdict takes away more than those after it:
 | UNSTEADY | the figures depend on how long the run lasted | 5 |
 | TOO-FEW-SAMPLES | the figures may be right, but nobody can tell | 6 |
 | VALID | nothing | 0 |
+
+Where most of the load failed at the server, or the server ended it, that comes first: the client's lateness is then of
+the few that are left.
 """
 
 from __future__ import annotations
@@ -47,6 +50,7 @@ class Tolerances:
     busy_ratio: float = 0.5  # of one core: from here on it is the client's own work that makes it late
     span_s: float = 0.5  # a rate or a share of a core over less than that says nothing about the client
     errors: float = 0.01
+    mostly: float = 0.5  # of the requests: where so many failed at the server, that is what is wrong
     # Refusals by a limit: more than this is told with a VALID run, and with more than that the few that were served
     # say little about the load that was offered.
     limited_told: float = 0.01
@@ -103,10 +107,16 @@ def judge(
         Word.UNSTEADY: _unsteady(table, summary, client, load, tolerances),
         Word.TOO_FEW_SAMPLES: _too_few(table, summary, load, tolerances, cut_short=interrupted or bool(early)),
     }
-    findings = [Finding(verdict=word, evidence=line) for word in Word for line in said.get(word, ())]
+    order = list(Word)
+    failed = sum(record.fate in ERRORS for record in measured) - len(own)
+    if not client_failed and (early or failed > tolerances.mostly * len(measured)):
+        order.sort(key=lambda word: word is not Word.SERVER_ERRORS)
+    findings = [Finding(verdict=word, evidence=line) for word in order for line in said.get(word, ())]
     name = findings[0].verdict if findings else Word.VALID
     remarks = _remarks(summary.overall, came, tolerances)
     remarks += _frozen(client, summary.overall, tolerances, told=True)
+    if not said[Word.UNSTEADY] and load.stationary:
+        remarks += _perhaps_drifted(table.timings, summary.window_s, tolerances)
     return Verdict(name=name, findings=findings, remarks=remarks)
 
 
@@ -154,7 +164,8 @@ def _frozen(client: ClientFigures, group: Group, tolerances: Tolerances, *, told
     often = "" if number == 1 else f" {number} times, the longest"
     hit = f"{longest.in_flight} of {group.requests} measured requests were in flight"
     when = f"{longest.start_s:.2f}–{longest.end_s:.2f} s"
-    return [f"the client itself stood still{often} for {longest.seconds:.3g} s ({when}) while {hit}"]
+    little = ": too short, or too few, to matter here" if told else ""
+    return [f"the client itself stood still{often} for {longest.seconds:.3g} s ({when}) while {hit}{little}"]
 
 
 def _what_to_do(client: ClientFigures, tolerances: Tolerances) -> str:
@@ -258,6 +269,7 @@ def _unsteady(
 
 
 QUANTILES = (0.5, 0.9, 0.95, 0.99)  # that must not drift
+PERHAPS = 0.01  # less certain than a finding must be, and told as that
 
 
 def _drifted(name: str, drift: steady.Drift | None, tolerances: Tolerances, least_s: float) -> str:
@@ -283,6 +295,23 @@ def _drifted(name: str, drift: steady.Drift | None, tolerances: Tolerances, leas
             f" ({shift.relative:+.0%}, p = {shift.p_value:.1g})"
         )
     return ""
+
+
+def _perhaps_drifted(t: latency.Timings, window_s: tuple[float, float], tolerances: Tolerances) -> list[str]:
+    """Changes of a median that are large and not quite certain: a run of a few hundred requests cannot tell more."""
+    said = []
+    for name, seconds in (("TTFT", latency.ttft_s(t)), ("E2E", latency.e2e_s(t))):
+        drift = steady.drift(t, seconds, window_s)
+        if drift is None:
+            continue
+        shift = drift.shift
+        large = abs(shift.relative) > 2 * tolerances.latency_drift and abs(shift.change) > tolerances.drift_s
+        if large and shift.p_value < PERHAPS:
+            said.append(
+                f"{name} may have stepped from {shift.before:.3g} s to {shift.after:.3g} s at {drift.shift_at_s:.3g} s"
+                f" (p = {shift.p_value:.1g}): a longer run would tell"
+            )
+    return said
 
 
 def _silent(silence: steady.Silence | None) -> list[str]:
@@ -336,7 +365,9 @@ def _span(seconds: float) -> str:
 
 
 def _typical(figures: Distribution) -> float | None:
-    return figures.percentiles["50"].value or figures.mean
+    """Where half of them were not waited for, what is known: how long the median took at least."""
+    median = figures.percentiles["50"]
+    return median.value or median.low or figures.mean
 
 
 def _highest(figures: Distribution, percentile: float) -> tuple[float, float] | None:

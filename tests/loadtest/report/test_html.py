@@ -110,7 +110,7 @@ def test_it_says_what_the_terminal_says(page: Page, made: Sample) -> None:
 
 def test_what_the_brief_asks_for_is_recorded(page: Page) -> None:
     server = ("qwen3-8b", "bf16", "Quantisation", "H100 SXM", "80.0 GiB", "vllm 0.14.0", "max_num_seqs", "noted: rack")
-    for told in (*server, "Input, tokens", "Output, tokens", "Preemptions", "KV use", "Seed", "limited (429)"):
+    for told in (*server, "Input, tokens", "Output, tokens", "Preemptions", "KV use", "Seed", "turned away by a limit"):
         assert told in page.text
 
 

@@ -51,6 +51,8 @@ async def _run(url: str, profile: Profile, wanted: Options, report: ReportOption
                     print(f"wrote {files.csv}: every request as it was measured", file=sys.stderr)
                 raise
         console = console_beside(files)
+        if not result.records:  # nothing that a file could tell; and its folder stays free for the next try
+            files = Files()
         try:
             save(result, files, rivals=wanted.rivals)
         finally:  # a disk that is full costs the files, not what was measured

@@ -18,7 +18,7 @@ PERCENTILES = ("50", "90", "95", "99", "99.9")
 
 FATES = {
     "ok": "ok",
-    "limited": "limited (429)",
+    "limited": "turned away by a limit (429, or 503 with a time)",
     "timeout": "timed out",
     "refused": "refused (4xx)",
     "server_error": "server error",
