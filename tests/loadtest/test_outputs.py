@@ -8,6 +8,7 @@ import subprocess
 import sys
 import threading
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -151,13 +152,14 @@ OURS = {
 @pytest.mark.parametrize("kind", OURS)
 def test_only_a_result_of_its_kind_is_overwritten(tmp_path: Path, kind: str) -> None:
     path = tmp_path / "out"
+    output: dict[str, Any] = {kind: path}
     for name, content in {**OURS, "empty": b"", "other": b"my notes", "config": b'{"a": 1}'}.items():
         path.write_bytes(content)
         if name in {kind, "empty"}:
-            Files(**{kind: path}).check()
+            Files(**output).check()
         else:
             with pytest.raises(InvalidPlan, match="is not overwritten"):
-                Files(**{kind: path}).check()
+                Files(**output).check()
         assert path.read_bytes() == content
 
 

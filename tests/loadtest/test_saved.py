@@ -8,8 +8,9 @@ import msgspec
 import numpy as np
 import pytest
 
-from headway.loadtest.bench.files import Files, read, save
+from headway.loadtest.bench.files import Files, in_folder, read, save
 from headway.loadtest.bench.tester import Result
+from headway.loadtest.errors import InvalidPlan
 from headway.loadtest.report.json_file import ReportError
 from tests.loadtest import queues, runs
 
@@ -48,6 +49,16 @@ def test_two_files_without_an_id_must_tell_of_as_many_requests(tmp_path: Path) -
     other.with_suffix(".csv").replace(path.with_suffix(".csv"))
     with pytest.raises(ReportError, match=r"it has 30 requests in the measured window, and run\.json has 40"):
         read(path)
+
+
+def test_a_folder_has_one_writer_at_a_time(tmp_path: Path) -> None:
+    """Two runs that both found it empty would lose one of two results at their end."""
+    mine = in_folder(tmp_path / "run")
+    with pytest.raises(InvalidPlan, match=r"Another run is going to write into .*run\. Give another --output"):
+        in_folder(tmp_path / "run")
+    assert mine.claim is not None
+    del mine
+    assert in_folder(tmp_path / "run").paths
 
 
 def test_lines_of_two_runs_in_one_file_are_refused(tmp_path: Path) -> None:

@@ -54,10 +54,11 @@ class ReportOptions:
         from headway.loadtest.bench.files import Files, in_folder
 
         usual = in_folder(Path(self.output)) if self.output else Files()
-        files = Files(
-            Path(self.json) if self.json else usual.json,
-            Path(self.csv) if self.csv else usual.csv,
-            Path(self.html) if self.html else usual.html,
+        files = replace(
+            usual,
+            json=Path(self.json) if self.json else usual.json,
+            csv=Path(self.csv) if self.csv else usual.csv,
+            html=Path(self.html) if self.html else usual.html,
         )
         files.check()
         return files

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import BinaryIO
 
-from headway.loadtest.bench.outputs import Write, check_apart, check_output, is_stdout, write_output
+from headway.loadtest.bench.outputs import Claim, Write, check_apart, check_output, is_stdout, write_output
 from headway.loadtest.bench.tester import Result
 from headway.loadtest.errors import InvalidPlan, ResultFailed
 from headway.loadtest.record import Record
@@ -30,6 +30,7 @@ class Files:
     json: Path | None = None
     csv: Path | None = None
     html: Path | None = None
+    claim: Claim | None = None  # to the folder that they are in
 
     @property
     def paths(self) -> list[Path]:
@@ -60,8 +61,9 @@ def _is_page(head: bytes) -> bool:
 
 
 def in_folder(folder: Path) -> Files:
-    """All three. Raises InvalidPlan where there is a run already."""
-    files = Files(*(folder / f"{STEM}{ending}" for ending in (".json", ".csv", ".html")))
+    """All three. Raises InvalidPlan where there is a run already, or another one is going to write its own."""
+    json, csv, html = (folder / f"{STEM}{ending}" for ending in (".json", ".csv", ".html"))
+    files = Files(json, csv, html, Claim(folder))
     if there := [path.name for path in files.paths if path.exists()]:
         raise InvalidPlan(f"{folder} holds a run already ({', '.join(there)}). Give another --output.")
     return files

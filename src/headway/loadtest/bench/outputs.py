@@ -14,7 +14,7 @@ import secrets as chance
 import stat
 import sys
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import BinaryIO
 
@@ -139,6 +139,29 @@ def new_folder(folder: Path) -> None:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise InvalidPlan(f"{folder}: this folder cannot be made: {error.strerror or error}") from None
+
+
+class Claim:
+    """Nobody else writes into a folder as long as this lives: two processes would lose one of two results.
+
+    Raises InvalidPlan where another one does.
+    """
+
+    __slots__ = ("_descriptor",)
+
+    def __init__(self, folder: Path) -> None:
+        self._descriptor = -1
+        new_folder(folder)
+        with suppress(OSError):  # what is not allowed shows when it is written to; and some file systems have no locks
+            self._descriptor = os.open(folder, os.O_RDONLY)
+            try:
+                fcntl.flock(self._descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                raise InvalidPlan(f"Another run is going to write into {folder}. Give another --output.") from None
+
+    def __del__(self) -> None:
+        if self._descriptor >= 0:
+            os.close(self._descriptor)
 
 
 def write_output(path: Path, write: Write) -> None:
