@@ -57,7 +57,9 @@ def test_a_finding_names_cause_evidence_and_setting(capsys: pytest.CaptureFixtur
 def test_json(capsys: pytest.CaptureFixture[str]) -> None:
     with serving(vllm(8, 6, 3.0)) as url:
         assert status(["doctor", url, *FAST, "--json"]) == 3
-    told = json.loads(capsys.readouterr().out)
+    said = capsys.readouterr()
+    assert said.err == f"watching {url} for 2 s\n", "it takes a while, and says so beside the JSON"
+    told = json.loads(said.out)
     assert told["verdict"] == "findings"
     assert told["findings"][0]["cause"] == "slot-limit"
     assert told["findings"][0]["changes"][0]["setting"] == "max_num_seqs"

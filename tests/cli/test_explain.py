@@ -17,6 +17,7 @@ from headway.cli.explain.entries import KINDS, entries, error_classes
 from headway.cli.explain.words import LEVELS
 from headway.core.errors import HeadwayError
 from headway.core.front.ladder import Level
+from headway.loadtest.result import Word
 
 SOURCE = Path(headway.__file__).parent
 EVERY = [entry for kind in KINDS for entry in entries(kind)]
@@ -46,6 +47,17 @@ def said(capsys: pytest.CaptureFixture[str], *arguments: str) -> str:
         ("Retry-After", "seconds"),
         ("late", "promise"),
         ("preempted", "may become"),
+        ("TTFT", "first visible token"),
+        ("time to first token", "first visible token"),
+        ("itl", "n gaps of gap / n"),
+        ("TPOT", "(last − first) / (n − 1)"),
+        ("icl", "raw"),
+        ("E2E", "end of the stream"),
+        ("lag", "the client's own delay"),
+        ("schedule lag", "the client's own delay"),
+        ("goodput", "every promise"),
+        *((word.value, word.meaning) for word in Word),
+        ("client-limited", "exit status  3"),
     ],
 )
 def test_a_name_is_explained(capsys: pytest.CaptureFixture[str], name: str, means: str):

@@ -330,8 +330,8 @@ async def test_progress_adds_up() -> None:
         assert one.sent == one.done + one.in_flight
     assert (told[-1].sent, told[-1].done, told[-1].errors) == (100, 100, 0)
     assert not told[-1].offering
-    assert told[-1].recent_ttft_p50_s is not None
-    assert told[-1].recent_ttft_p50_s >= 0.02
+    assert told[-1].recent_ttft is not None
+    assert told[-1].recent_ttft.p50_s >= 0.02
     assert measured.elapsed_s >= 1.0
 
 

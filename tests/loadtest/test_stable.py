@@ -13,8 +13,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from headway.loadtest import steady
+from headway.loadtest.bench.options import WindowOptions
+from headway.loadtest.bench.search import outlook
 from headway.loadtest.errors import InvalidPlan
 from headway.loadtest.probe import Probe, Requirements, opinion, pooled, probe_of
+from headway.loadtest.report import curve
 from headway.loadtest.result import Interval, Signals, Slo, Word
 from headway.loadtest.stable import NextProbe, Search, Stable, next_step
 from headway.loadtest.verdict import DEFAULT
@@ -184,7 +187,7 @@ def test_nothing_holds():
 def test_everything_holds():
     found, _ = searched(breaking_at(1e9), Search(start=1.0, highest=100.0))
     assert (found.load, found.breaks_at, found.bound) == (100.0, None, "limit")
-    assert "the highest load the search was allowed" in found.reason
+    assert found.reason == "100 is the highest load the search was allowed (--highest)"
 
 
 def test_a_search_is_taken_up_where_it_was_broken_off():
@@ -280,7 +283,59 @@ def test_a_probe_too_many_is_not_made():
     found, asks = searched(breaking_at(33.0), Search(start=2.0, most_probes=3))
     assert len(asks) == 3
     assert not found.converged
-    assert "the search ended after 3 probes" in found.reason
+    assert found.bound == "probes"
+    assert found.reason == (
+        "the search ended after its 3 probes (--most-probes). 8 req/s held once; more was not tried"
+    )
+
+
+def test_the_limit_that_ended_a_search_is_told_and_no_other():
+    """4 holds twice by its share of good requests, and its interval decides nothing yet."""
+
+    def answer(ask: NextProbe) -> Probe:
+        return scripted(ask.load, 0.995, margin=0.01) if ask.load == 4 else scripted(ask.load, 1.0)
+
+    found, _ = searched(answer, Search(start=1.0, most_probes=4))
+    assert (found.load, found.bound, found.converged) == (2.0, "probes", False)
+    assert found.reason == (
+        "the search ended after its 4 probes (--most-probes). "
+        "2 req/s held once; 4 req/s held twice and was not finished"
+    )
+    told = run(queues.records(queues.single(np.array([1.0]), np.array([0.1]))), load(10.0), slo=Slo(ttft_s=1.0))
+    said = " ".join(map(str, curve.stable_headline(found, told, Requirements())))
+    assert "raise --most-probes" in said
+    assert "highest" not in said
+    points = curve.of_stable(found, told, Requirements())
+    assert [(point.load, point.holds) for point in points.points] == [(1, True), (2, True), (4, None), (4, None)]
+    assert "open: not decided; chosen: the load of the answer." in curve.table(points).note
+
+
+def test_a_border_above_which_too_few_probes_were_left_is_told_with_what_breaks():
+    found, _ = searched(breaking_at(33.0), Search(start=32.0, most_probes=2))
+    assert (found.load, found.breaks_at, found.bound) == (32.0, 64.0, "promise")
+    assert found.reason.startswith(
+        "the search ended after its 2 probes (--most-probes). 32 req/s held once; at 64: 50.00%"
+    )
+
+
+def test_nothing_that_held_before_the_probes_were_used_up_is_not_that_nothing_holds():
+    found, _ = searched(breaking_at(1.0), Search(start=32.0, most_probes=2))
+    told = run(queues.records(queues.single(np.array([1.0]), np.array([0.1]))), load(10.0), slo=Slo(ttft_s=1.0))
+    assert curve.stable_headline(found, told, Requirements())[:2] == ("warn", "No load was seen to hold")
+
+
+def test_a_search_that_ends_with_its_last_probe_has_ended_by_itself():
+    whole, asks = searched(breaking_at(33.3), Search(start=2.0))
+    assert searched(breaking_at(33.3), Search(start=2.0, most_probes=len(asks)))[0] == whole
+    assert not searched(breaking_at(33.3), Search(start=2.0, most_probes=len(asks) - 1))[0].converged
+
+
+def test_how_long_a_search_takes_is_told_from_its_settings():
+    assert outlook(Search(start=1.0), WindowOptions()) == (
+        "each probe takes about 72 s (192 s where a load must hold for longer); at most 60 of them (--most-probes)"
+    )
+    short = outlook(Search(start=1.0, window_s=2.0, sustain=1, most_probes=8), WindowOptions(warmup=0.5, cooldown=0.0))
+    assert short == "each probe takes about 2.5 s; at most 8 of them (--most-probes)"
 
 
 def test_the_next_step_depends_on_the_probes_and_nothing_else():

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import re
 from difflib import get_close_matches
 
-from cyclopts import CycloptsError, UnknownOptionError, UnusedCliTokensError
+from cyclopts import CoercionError, CycloptsError, UnknownOptionError, UnusedCliTokensError
 
 from headway.loadtest.bench.options import PROFILES
 
@@ -75,6 +76,8 @@ BENCH_COMMAND_INSTEAD = {
 def complaint(error: CycloptsError) -> str:
     """One line."""
     command = " ".join(error.command_chain or ())
+    if isinstance(error, CoercionError) and command.startswith("bench") and (said := _no_number(error)):
+        return said
     if isinstance(error, UnusedCliTokensError) and command == "bench" and (said := _no_profile(error)):
         return said
     if isinstance(error, UnusedCliTokensError) and command in TAKES:
@@ -92,6 +95,22 @@ def complaint(error: CycloptsError) -> str:
         if flag in instead:
             return f"Unknown option: {flag}. {instead[flag]}"
     return str(error)
+
+
+_SPAN = re.compile(r"(\d+(?:\.\d+)?)\s*(s|sec|m|min|h|d)")
+_UNITS_S = {"s": 1, "sec": 1, "m": 60, "min": 60, "h": 3600, "d": 86_400}
+
+
+def _no_number(error: CoercionError) -> str:
+    """Of a word where a number is wanted, what kind of number; empty where it is something else that is wanted."""
+    if error.token is None or error.token.keyword is None or error.target_type not in {int, float}:
+        return ""
+    word, help_text = error.token.value, str(error.argument.parameter.help if error.argument is not None else "")
+    wanted = "a whole number, such as 100" if error.target_type is int else "a number, such as 0.5"
+    if help_text.startswith("Seconds"):
+        span = _SPAN.fullmatch(word.strip().lower())
+        wanted = f"seconds, such as {float(span[1]) * _UNITS_S[span[2]] if span else 60:g}"
+    return f"Invalid value for {error.token.keyword}: it takes {wanted}, not {word[:40]!r}."
 
 
 def _no_profile(error: CycloptsError) -> str:

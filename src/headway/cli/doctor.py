@@ -91,6 +91,7 @@ def doctor(
         facts = _gather(
             url, prometheus, step_log, bench,
             selector=selector, user=prometheus_user, window=window, interval=interval, since=since, api_key=api_key,
+            said=before is not None,
         )  # fmt: skip
         facts = _promised(_fitted(facts, fit), slo_ttft, slo_itl, slo_e2e)
         diagnosis = diagnose(facts)
@@ -127,6 +128,7 @@ def _check(sources: Sequence[object], window: float, interval: float, *, watch: 
 def _gather(
     url: str | None, prometheus: str | None, step_log: Path | None, bench: Path | None, *,
     selector: str, user: str | None, window: float, interval: float, since: str | None, api_key: str | None,
+    said: bool,
 ) -> Facts:  # fmt: skip
     """From every source that was named; the one that knows most speaks first."""
     from headway.doctor.bench import read_result
@@ -141,7 +143,7 @@ def _gather(
     if prometheus is not None:
         found.append(read_prometheus(_prometheus(prometheus, user), since_s or 900.0, selector))
     if url is not None:
-        found.append(_watched(url, window, interval, api_key))
+        found.append(_watched(url, window, interval, api_key, said=said))
         if since is not None and prometheus is None and step_log is None:
             found[-1] = found[-1].with_notes("a live server has no history: --since is for --prometheus and --step-log")
     if bench is not None:
@@ -162,7 +164,8 @@ def _prometheus(url: str, user: str | None) -> Asker:
     return Asker(url, login, timeout_s=60.0, what="Prometheus", advice=advice)
 
 
-def _watched(url: str, window: float, interval: float, api_key: str | None) -> Facts:
+def _watched(url: str, window: float, interval: float, api_key: str | None, *, said: bool) -> Facts:
+    """`said`: that it is watched is known."""
     from rich.console import Console
 
     from headway.doctor.live import observe
@@ -174,6 +177,8 @@ def _watched(url: str, window: float, interval: float, api_key: str | None) -> F
     console = Console(stderr=True)
     try:
         if not console.is_terminal:
+            if not said:
+                print(f"watching {asker.url} for {window:g} s", file=sys.stderr, flush=True)
             return observe(asker, window, interval)
         with console.status(f"watching {asker.url} for {window:g} s") as status:
             return observe(

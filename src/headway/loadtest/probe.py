@@ -41,7 +41,8 @@ class Bound(Enum):
     MEMORY = "memory"
     UNSTEADY = "unsteady"
     CLIENT = "client"
-    LIMIT = "limit"  # of the search itself
+    LIMIT = "limit"  # --highest of the search itself
+    PROBES = "probes"  # --most-probes of the search itself
 
 
 class LoadAnswer(Enum):

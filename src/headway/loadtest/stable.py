@@ -25,9 +25,13 @@ from dataclasses import dataclass, field
 from itertools import groupby
 from math import sqrt
 
+import msgspec
+
 from headway.loadtest.errors import InvalidPlan
 from headway.loadtest.probe import Bound, LoadAnswer, Opinion, Probe, Requirements, opinion
 from headway.loadtest.result import Struct
+
+REPEATS = 3
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,7 +42,7 @@ class Search:
     tolerance: float = 0.03  # width of the last bracket, as a share of its upper end
     window_s: float = 60.0  # of a probe
     sustain: float = 3.0  # windows on end for which the answer must hold
-    repeats: int = 3  # probes of one load while it is undecided
+    repeats: int = REPEATS  # probes of one load while it is undecided
     whole: bool = False  # loads are whole numbers: a concurrency
     lowest: float = 0.01
     highest: float = 1e6
@@ -52,6 +56,11 @@ class Search:
             raise InvalidPlan(f"The tolerance is a share of the load, above 0 and below 1; {self.tolerance:g} is not.")
         if self.repeats < 1 or self.sustain < 1:
             raise InvalidPlan("There must be at least one probe of a load, and it must be sustained for one window.")
+
+    @property
+    def unit(self) -> str:
+        """Of its loads."""
+        return "at a time" if self.whole else "req/s"
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,12 +76,13 @@ class Stable(Struct):
 
     load: float | None
     reason: str  # what is in the way of more, in one line
-    bound: str  # the same in one word: promise, errors, memory, unsteady, client, limit
+    bound: str  # the same in one word: promise, errors, memory, unsteady, client, limit, probes
     breaks_at: float | None  # the lowest load that does not hold; None: none was tried
     tolerance: float | None  # (breaks_at − load) / breaks_at
     sustained: bool  # it held for `Search.sustain` windows on end
     converged: bool  # the bracket is as narrow as was asked for
     probes: list[Probe]  # all of them: throughput against p99 is drawn from these
+    repeats: int = REPEATS  # as the search had it: fewer probes of a load may have left it undecided
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,10 +100,17 @@ class _Rung:
 
 def next_step(search: Search, probes: Sequence[Probe]) -> NextProbe | Stable:
     """The probe to make next, or the answer."""
-    rungs = _rungs(search, probes)
-    low, high, undecided = _bracket(rungs)
-    if len(probes) >= search.most_probes:
-        return _answer(search, probes, low, high, f"the search ended after {len(probes)} probes")
+    low, high, undecided = _bracket(_rungs(search, probes))
+    wanted = _wanted(search, low, high, undecided)
+    if wanted is None:
+        return _answer(search, probes, low, high)
+    if len(probes) < search.most_probes:
+        return wanted
+    return _unfinished(search, _answer(search, probes, low, high), low, high, undecided)
+
+
+def _wanted(search: Search, low: _Rung | None, high: _Rung | None, undecided: _Rung | None) -> NextProbe | None:
+    """The probe that would be made next; None when there is nothing left to ask."""
     if undecided is not None:
         long = undecided.sustained(search.sustain * search.window_s)
         return NextProbe(undecided.load, search.window_s * (search.sustain if long else 1))
@@ -108,7 +125,7 @@ def next_step(search: Search, probes: Sequence[Probe]) -> NextProbe | Stable:
             return NextProbe(max(_rounded(search, high.load / 2), search.lowest), search.window_s)
     elif not _narrow(search, low.load, high.load):
         return NextProbe(_rounded(search, sqrt(low.load * high.load)), search.window_s)
-    return _confirm(search, low, high) or _answer(search, probes, low, high)
+    return _confirm(search, low, high)
 
 
 def _confirm(search: Search, low: _Rung | None, high: _Rung | None) -> NextProbe | None:
@@ -151,23 +168,52 @@ def _rounded(search: Search, load: float) -> float:
     return float(max(round(load), 1)) if search.whole else float(f"{load:.4g}")
 
 
-def _answer(
-    search: Search, probes: Sequence[Probe], low: _Rung | None, high: _Rung | None, ended: str | None = None
-) -> Stable:
+def _answer(search: Search, probes: Sequence[Probe], low: _Rung | None, high: _Rung | None) -> Stable:
     if high is not None:
         bound, reason = high.opinion.bound or Bound.LIMIT, f"at {high.load:g}: {high.opinion.reason}"
     elif low is not None:
-        bound, reason = Bound.LIMIT, f"{low.load:g} is the highest load the search was allowed"
+        bound, reason = Bound.LIMIT, f"{low.load:g} is the highest load the search was allowed (--highest)"
     else:
         bound, reason = Bound.LIMIT, "nothing was decided"
-    narrow = low is None or high is None or _narrow(search, low.load, high.load)
     return Stable(
         load=low.load if low else None,
-        reason=f"{reason}; {ended}" if ended else reason,
+        reason=reason,
         bound=bound.value,
         breaks_at=high.load if high else None,
         tolerance=(high.load - low.load) / high.load if low and high else None,
         sustained=low is not None and low.sustained(search.sustain * search.window_s),
-        converged=ended is None and narrow,
+        converged=True,
         probes=list(probes),
+        repeats=search.repeats,
     )
+
+
+def _unfinished(
+    search: Search, answer: Stable, low: _Rung | None, high: _Rung | None, undecided: _Rung | None
+) -> Stable:
+    """The answer of a search that may make no more probes: which limit that was, what held, and what is still open."""
+    said = []
+    if low is not None:
+        said.append(f"{low.load:g} {search.unit} held {_times(search, low)}")
+    if undecided is not None:
+        said.append(f"{undecided.load:g} {search.unit} held {_times(search, undecided)} and was not finished")
+    if high is not None:
+        said.append(f"at {high.load:g}: {high.opinion.reason}")
+    elif undecided is None and low is not None and low.load < search.highest:
+        said.append("more was not tried")
+    ended = f"the search ended after its {len(answer.probes)} probe{'s' * (len(answer.probes) > 1)} (--most-probes)"
+    return msgspec.structs.replace(
+        answer,
+        reason=". ".join([ended, "; ".join(said)]) if said else ended,
+        bound=answer.bound if high is not None else Bound.PROBES.value,
+        converged=False,
+    )
+
+
+def _times(search: Search, rung: _Rung) -> str:
+    """In how many of its probes, each by itself, it held."""
+    each = [opinion([probe], search.wanted, repeats=1).answer for probe in rung.probes]
+    held = each.count(LoadAnswer.HOLDS)
+    if held < len(each):
+        return f"{held} of {len(each)} times"
+    return {1: "once", 2: "twice"}.get(held, f"{held} times")

@@ -11,11 +11,12 @@ from hypothesis import strategies as st
 from rich.console import Console
 
 from headway.loadtest.report.live import EVERY_S, Aim, drawn, shown
-from headway.loadtest.runner.progress import Progress
+from headway.loadtest.runner.progress import Progress, Times
 
 GOING = Progress(
     elapsed_s=30.0, offering=True, sent=310, in_flight=12, done=298, limited=0, errors=0, recent_rate=10.1,
-    recent_output_rate=812.0, recent_ttft_p50_s=0.12, recent_ttft_p99_s=1.9,
+    recent_output_rate=812.0, recent_ttft=Times(0.12, 1.9, 2.5), ok=303, output_tokens=24_360,
+    new_ttft_s=(0.12,) * 98 + (1.9,) * 2,
 )  # fmt: skip
 
 
@@ -44,6 +45,25 @@ def test_the_line_says_all() -> None:
     )
 
 
+def test_a_line_tells_what_was_between_it_and_the_one_before() -> None:
+    """Eight answers in ten seconds, none of them in the last five."""
+    none = replace(
+        GOING, recent_rate=0.0, recent_output_rate=0.0, recent_ttft=None, new_ttft_s=(), ok=0, output_tokens=0
+    )
+    slow = replace(none, elapsed_s=4.0, ok=8, output_tokens=160, new_ttft_s=(5.31, 0.2))
+    later = [replace(slow, elapsed_s=at_s, new_ttft_s=()) for at_s in (9.0, 10.1, 15.0, 20.2)]
+    first, second, third = told(replace(none, elapsed_s=0.1), slow, *later).splitlines()
+    assert first.endswith("in flight"), "after a tenth of a second there is no rate to tell"
+    assert second.endswith(" · 0.800 req/s · 16.0 tokens/s · TTFT p50 2.75 s, max 5.31 s")
+    assert third.endswith(" · 0 req/s · 0 tokens/s")
+
+
+@pytest.mark.parametrize(("values", "said"), [(1, "max 5.31 s"), (99, "max 5.31 s"), (100, "p99 5.31 s")])
+def test_a_p99_takes_a_hundred_values(values: int, said: str) -> None:
+    assert f"TTFT p50 5.31 s, {said}" in told(replace(GOING, recent_ttft=Times.of([5.31] * values)), terminal=True)
+    assert told(replace(GOING, new_ttft_s=(5.31,) * values)).strip().endswith(said)
+
+
 def test_a_run_that_drains_or_goes_on_is_not_told_as_if_it_were_on_its_way() -> None:
     draining = told(replace(GOING, elapsed_s=120.0, offering=False))
     assert draining.startswith("2:00 · draining · 298 done, 12 in flight")
@@ -59,7 +79,7 @@ def test_a_terminal_is_redrawn_only_when_told() -> None:
 
 
 def test_what_is_unknown_is_left_out() -> None:
-    line = told(replace(GOING, elapsed_s=-2.0, recent_ttft_p50_s=None, recent_ttft_p99_s=None))
+    line = told(replace(GOING, elapsed_s=-2.0, recent_ttft=None))
     assert line.startswith("starts in 2 s")
     assert "TTFT" not in line
     assert "None" not in line

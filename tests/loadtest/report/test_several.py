@@ -100,6 +100,34 @@ def test_probes_of_one_load_are_told_apart_and_judged_together() -> None:
     assert len(evidence) == 4
 
 
+def test_a_client_limited_probe_of_a_load_that_holds_is_explained(swept: list[Sample], found: Stable) -> None:
+    limited = [*found.probes, msgspec.structs.replace(found.probes[2], verdict="CLIENT-LIMITED")]
+    made = curve.of_stable(msgspec.structs.replace(found, probes=limited), swept[0].run, Requirements())
+    note = curve.table(made).note
+    assert note == (
+        "holds: of all probes of that load together, but for those that are CLIENT-LIMITED: this machine's delay is in "
+        "their figures; chosen: the load of the answer."
+    )
+    out = io.StringIO()
+    print_stable(found, swept[0].run, console=Console(file=out, width=80))
+    assert "chosen: the load of the answer." in " ".join(out.getvalue().split())
+
+
+def test_what_is_said_of_several_runs_is_said_once() -> None:
+    def point(label: str, verdict: str, why: str) -> curve.CurvePoint:
+        return curve.CurvePoint(label, verdict, 1.0, None, {}, None, None, why=why)
+
+    few = [f"{there} requests in the window have a TTFT, p95 needs 200" for there in (71, 20, 35)]
+    points = [*(point(f"c={number}", "TOO-FEW-SAMPLES", why) for number, why in enumerate(few))]
+    points.append(point("c=9", "UNSTEADY", "the queue grew by 1,200"))
+    assert curve.remarks(curve.Curve(points)) == [
+        "TOO-FEW-SAMPLES in 3 of 4: 20–71 requests in the window have a TTFT, p95 needs 200",
+        "c=9: the queue grew by 1,200",
+    ]
+    points.append(point("c=10", "UNSTEADY", "the queue grew by 900"))
+    assert curve.remarks(curve.Curve(points))[1] == "UNSTEADY in 2 of 5: the queue grew by 900–1,200"
+
+
 def test_no_load_holds(swept: list[Sample], found: Stable) -> None:
     nothing = msgspec.structs.replace(found, load=None, breaks_at=8.0)
     tone, word, *_ = curve.stable_headline(nothing, swept[0].run, Requirements())

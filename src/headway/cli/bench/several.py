@@ -22,6 +22,7 @@ from headway.loadtest.errors import InvalidPlan
 from headway.loadtest.probe import Requirements
 from headway.loadtest.report.html import stable_page, sweep_page
 from headway.loadtest.report.terminal import print_stable, print_sweep
+from headway.loadtest.report.wording import printable
 from headway.loadtest.result import Load, Word
 from headway.loadtest.stable import Search, Stable
 
@@ -29,7 +30,6 @@ FAILED = 1
 # Of a search: no load that was tried holds, and it ended before the border was known.
 NO_LOAD_HOLDS, UNDECIDED = 9, 10
 CLIENT_BOUND = "client"
-SWEEP_FOLDER = "headway-sweep"
 
 
 def run_stable(url: str, settings: dict[str, Any]) -> int:
@@ -76,7 +76,7 @@ def _tell_stable(found: Found, search: Search, page: Files) -> int:
 def stable_code(stable: Stable) -> int:
     if stable.bound == CLIENT_BOUND:
         return Word.CLIENT_LIMITED.exit_code
-    if stable.load is None:
+    if stable.load is None and stable.converged:
         return NO_LOAD_HOLDS
     return 0 if stable.sustained and stable.converged else UNDECIDED
 
@@ -90,9 +90,14 @@ def run_sweep(url: str, settings: dict[str, Any]) -> int:
     if not loads and not server:
         loads = [usual_axis(profile)]
     grid = Grid(profile, tuple(loads), tuple(server), how.server_command, how.server_timeout)
-    folder = Path(report.output or SWEEP_FOLDER)
-    page = _page(report, folder, "sweep.html")
-    swept = asyncio.run(sweep(url, grid, wanted, folder=folder, seen_by=_terminal(report)))
+    page = _page(report, None, "sweep.html")
+
+    def on_folder(folder: Path) -> None:
+        nonlocal page
+        page = _page(report, folder, "sweep.html")
+
+    folder = Path(report.output) if report.output else None
+    swept = asyncio.run(sweep(url, grid, wanted, folder=folder, seen_by=_terminal(report), on_folder=on_folder))
     return _tell_sweep(swept, page)
 
 
@@ -145,4 +150,8 @@ def _terminal(report: ReportOptions) -> Audience:
     def warn(words: str) -> None:
         print(f"headway: {words}", file=sys.stderr)
 
-    return Audience(watch, wait, warn)
+    def tell(words: str) -> None:
+        if not report.quiet:
+            print(printable(words), file=sys.stderr)
+
+    return Audience(watch, wait, warn, tell)

@@ -1,4 +1,4 @@
-"""`headway explain`: what a metric, lane, level, error code, flag or any other name here means."""
+"""`headway explain`: what a metric, a figure of a load test, an error code, a flag or any other name here means."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ Name = Annotated[
 
 @app.default
 def explain(name: Name = None, /) -> None:
-    """Tell what a metric, lane, level, error code, goal, flag or header means: the words of the reference."""
+    """Tell what a metric, figure, verdict, lane, level, error code, goal, flag or header means, as in the reference."""
     from rich.console import Console
 
     from headway.cli.explain.entries import KINDS, entries
@@ -75,14 +75,14 @@ def _show(console: Console, entry: Entry) -> None:
 def plain(name: str) -> str:
     """As names are compared: without dashes in front, brackets of a series, and case."""
     word = name.strip().partition("{")[0].lower().lstrip("-")
-    return word.replace("-", "_")
+    return word.replace("-", "_").replace(" ", "_")
 
 
 def named(name: str, every: Iterable[Entry]) -> list[Entry]:
     """Those of that name, of whatever kind; of a series of a histogram, its metric."""
     every = list(every)
     for word in (plain(name), *(plain(name).removesuffix(end) for end in _ENDINGS if plain(name).endswith(end))):
-        if found := [entry for entry in every if plain(entry.name) == word]:
+        if found := [entry for entry in every if word in {plain(entry.name), plain(entry.facts.get("stands for", ""))}]:
             return found
     return []
 

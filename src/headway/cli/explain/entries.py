@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 
 from headway.cli.bench.flags import PROFILE_KEYS
 from headway.cli.config import SERVE_KEYS, Key, ServeConfig
-from headway.cli.explain.words import ANSWER_HEADERS, CODES, LEVELS
+from headway.cli.explain.words import ANSWER_HEADERS, CODES, FIGURES, LEVELS
 from headway.cli.fleet.parts import lanes
 from headway.cli.goals import GOALS
 from headway.cli.toml_file import toml
@@ -19,15 +19,19 @@ from headway.core.request import MOVES, State
 from headway.gateway.background.metrics import BACKGROUND_METRICS
 from headway.gateway.fleet.metrics import FLEET_METRICS
 from headway.gateway.promises import HEADERS
+from headway.loadtest.result import Word
+from headway.metrics import goodput, latency
 from headway.metrics.names import METRICS, OUTCOMES, Metric
 from headway.metrics.vllm_names import VLLM_METRICS
 
 # Where errors are: to import the whole package for them takes seconds.
 ERROR_MODULES = (
     *("engine.supervisor", "gateway.app", "gateway.fleet", "gateway.fleet.admin", "gateway.background.batch.source"),
-    *("offline.errors", "store.errors", "workers.worker"),
+    *("offline.errors", "store.errors", "wire.asker", "workers.worker"),
 )
-_THEIR_PACKAGES = tuple(f"headway.{name}." for name in ("core", "engine", "gateway", "offline", "store", "workers"))
+_THEIR_PACKAGES = tuple(
+    f"headway.{name}." for name in ("core", "engine", "gateway", "offline", "store", "wire", "workers")
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -166,6 +170,30 @@ def _headers() -> Iterator[Entry]:
         yield Entry("header", name, meaning, {"of": "answers"}, "words.md")
 
 
+def _figures() -> Iterator[Entry]:
+    for name, letters in FIGURES.items():
+        facts = {"stands for": letters} if letters else {}
+        yield Entry("figure", name, figure_meaning(name), facts, "words.md")
+
+
+def figure_meaning(name: str) -> str:
+    """As the module says that computes it. Empty where docstrings were stripped (python -OO)."""
+    if name == "goodput":
+        first, _, _ = (goodput.__doc__ or "").partition("\n\n")
+        return _sentence(first.partition(": ")[2])
+    rows = (line.strip("| ").split(" | ", 1) for line in (latency.__doc__ or "").splitlines() if line.startswith("| "))
+    return _sentence({row[0]: row[1] for row in rows if len(row) == 2}.get(name, ""))
+
+
+def _sentence(text: str) -> str:
+    return f"{text[:1].upper()}{text[1:].rstrip('.')}.".replace("\n", " ") if text else ""
+
+
+def _verdicts() -> Iterator[Entry]:
+    for word in Word:
+        yield Entry("verdict", word.value, word.meaning, {"exit status": str(word.exit_code)}, "words.md")
+
+
 KINDS: Mapping[str, tuple[str, Callable[[], Iterator[Entry]]]] = {
     "metric": ("a name at /metrics", _metrics),
     "outcome": ("how a request ended", _outcomes),
@@ -176,6 +204,8 @@ KINDS: Mapping[str, tuple[str, Callable[[], Iterator[Entry]]]] = {
     "goal": ("settings for a purpose", _goals),
     "flag": ("a flag, and its key in the configuration file", _flags),
     "header": ("a header of requests and answers", _headers),
+    "figure": ("a figure of a load test", _figures),
+    "verdict": ("what a load test says of itself", _verdicts),
 }
 
 

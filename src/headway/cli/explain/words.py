@@ -39,6 +39,19 @@ ANSWER_HEADERS: Mapping[str, str] = MappingProxyType(
     }
 )
 
+# Figures of a load test, and what their letters stand for; what they mean is told where they are computed.
+FIGURES: Mapping[str, str] = MappingProxyType(
+    {
+        "TTFT": "time to first token",
+        "ITL": "inter-token latency",
+        "ICL": "inter-chunk latency",
+        "TPOT": "time per output token",
+        "E2E": "end to end",
+        "lag": "schedule lag",
+        "goodput": "",
+    }
+)
+
 # Of errors whose class has another code or none, or has more than this to say.
 CODES: Mapping[str, str] = MappingProxyType(
     {

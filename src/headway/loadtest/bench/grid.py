@@ -7,6 +7,7 @@ import itertools
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from difflib import get_close_matches
 from types import NoneType
 from typing import Annotated, Any, get_args, get_origin, get_type_hints
 
@@ -102,7 +103,9 @@ def _changed(profile: Profile, options: Options, name: str, text: str) -> tuple[
                 return (part, options) if not place else (profile, replace(options, **{place: part}))
     known = [field.replace("_", "-") for _, part in parts[:2] for field, _, _ in _settings(type(part))]
     known += sorted(VARIED_OF_SERVER)
-    raise InvalidPlan(f"--vary {name}: the profile {name_of(profile)} has {', '.join(known)}.")
+    nearest = get_close_matches(name.replace("_", "-"), known, 1)
+    meant = f" Did you mean {nearest[0]}?" if nearest else ""
+    raise InvalidPlan(f"--vary {name}: the profile {name_of(profile)} has {', '.join(known)}.{meant}")
 
 
 def _settings(kind: type) -> Iterator[tuple[str, Any, Setting]]:

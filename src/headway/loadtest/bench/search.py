@@ -9,7 +9,7 @@ from pathlib import Path
 import msgspec
 
 from headway.loadtest.bench.files import Files, save, save_records_of
-from headway.loadtest.bench.options import Concurrency, Options, Rate
+from headway.loadtest.bench.options import Concurrency, Options, Rate, WindowOptions
 from headway.loadtest.bench.outputs import write_bytes
 from headway.loadtest.bench.several import ASKING, Audience, Folder, Manifest, asked_facts, unreadable
 from headway.loadtest.bench.tester import Result, Tester, new_text_seed
@@ -59,6 +59,7 @@ async def find_stable(url: str, wanted: Wanted, options: Options, *, folder: Pat
     numbers = (number for number in count(1) if number not in earlier)
     with seen_by.wait(ASKING):
         tester = await Tester.meet(url, options)
+    seen_by.tell(outlook(wanted.search, options.window, made=len(probes)))
     while isinstance(step := next_step(wanted.search, probes), NextProbe):
         number = next(numbers)
         with keeping() as interrupts:
@@ -84,11 +85,32 @@ async def find_stable(url: str, wanted: Wanted, options: Options, *, folder: Pat
     return Found(step, probes, run)
 
 
+def outlook(search: Search, window: WindowOptions, *, made: int = 0) -> str:
+    """How long the search may take, in words: nobody knows how many probes it needs."""
+
+    def lasts(window_s: float) -> str:
+        whole_s = window_s + sum(_edges(window, window_s))
+        return f"{whole_s:.0f} s" if whole_s >= 10 else f"{whole_s:.2g} s"
+
+    said = f"each probe takes about {lasts(search.window_s)}"
+    if search.sustain > 1:
+        said += f" ({lasts(search.sustain * search.window_s)} where a load must hold for longer)"
+    there = f", {made:,} of them made before" if made else ""
+    return f"{said}; at most {search.most_probes:,} of them (--most-probes){there}"
+
+
+def _edges(window: WindowOptions, window_s: float) -> tuple[float, float]:
+    """Warm-up and cool-down of a probe, in seconds."""
+    return (
+        min(WARMUP_S, window_s / 3) if window.warmup is None else window.warmup,
+        min(COOLDOWN_S, window_s / 10) if window.cooldown is None else window.cooldown,
+    )
+
+
 async def _probe(tester: Tester, wanted: Wanted, step: NextProbe, number: int, seen_by: Audience) -> Result:
     options = tester.options
     window = options.window
-    warmup_s = min(WARMUP_S, step.window_s / 3) if window.warmup is None else window.warmup
-    cooldown_s = min(COOLDOWN_S, step.window_s / 10) if window.cooldown is None else window.cooldown
+    warmup_s, cooldown_s = _edges(window, step.window_s)
     # Probes are independent of each other only with times of their own.
     seed = (window.seed or 0) * 1000 + number
     lasts = replace(
@@ -106,8 +128,7 @@ async def _probe(tester: Tester, wanted: Wanted, step: NextProbe, number: int, s
         else replace(wanted.by, request_rate=step.load)
     )
     offered = await tester.offer(profile, mine)
-    unit = "at a time" if wanted.search.whole else "req/s"
-    with seen_by.watch(f"probe {number}: {step.load:g} {unit}", offered.described) as on_progress:
+    with seen_by.watch(f"probe {number}: {step.load:g} {wanted.search.unit}", offered.described) as on_progress:
         text_seed = new_text_seed(options, number)
         return await tester.measure(offered, mine, text_seed=text_seed, on_progress=on_progress)
 

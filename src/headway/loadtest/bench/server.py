@@ -10,6 +10,7 @@ import signal
 import string
 import time
 from collections.abc import AsyncIterator, Mapping, Sequence
+from difflib import get_close_matches
 from pathlib import Path
 from typing import Any
 
@@ -39,6 +40,15 @@ class Live:
         self._template = template
         self._tls = tls
         self._before: dict[str, Any] = {}
+
+    def check(self, names: Sequence[str]) -> None:
+        """Raises InvalidPlan for a setting that the server does not have. Blocks."""
+        known = self._call("GET", "config", None)
+        for name in names:
+            if name.replace("-", "_") not in known:
+                nearest = get_close_matches(name.replace("-", "_"), known, 1)
+                meant = f" Did you mean {nearest[0]}?" if nearest else " GET /admin/config lists those that it has."
+                raise InvalidPlan(f"--setting {name}: the server has no such setting.{meant}")
 
     def change(self, settings: Mapping[str, str]) -> None:
         """Raises `Rejected` when the server does not take one of them. Blocks."""

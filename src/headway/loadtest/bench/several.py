@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable, Mapping
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, suppress
 from dataclasses import dataclass
+from itertools import count
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +24,8 @@ VERSION = 2  # changes with the meaning of what is kept: figures of two meanings
 # Where nothing about a figure changes, another value may be given when a sweep goes on.
 FREE = frozenset({"api_key", "header", "tenant_key", "insecure", "ca"})
 
+_SAID_FIRST = frozenset({"profile", "url", "vary"})
+
 ASKING = "asking the server…"
 
 
@@ -35,6 +38,8 @@ class Audience:
     # Called with what is waited for, and entered for as long as that takes.
     wait: Callable[[str], AbstractContextManager[None]]
     warn: Callable[[str], None]  # called with what is odd and stops nothing
+    # Called with what is good to know before it begins: how long it may last, where it is kept.
+    tell: Callable[[str], None] = lambda _: None
 
 
 def unreadable(error: ReportError) -> str:
@@ -56,13 +61,32 @@ class Folder:
     def __init__(self, path: Path, kind: str, asked: Mapping[str, str]) -> None:
         self.path = path
         new_folder(path)
-        manifest = path / f"{kind}.manifest.json"
-        if manifest.exists():
+        manifest = self._manifest = path / f"{kind}.manifest.json"
+        self._made = not manifest.exists()
+        if not self._made:
             self._check(manifest, kind, asked)
         elif any(path.glob("*.json")):
             raise InvalidPlan(f"{path} holds other results. Give another --output, or an empty folder.")
         else:
             write_bytes(manifest, msgspec.json.format(msgspec.json.encode(Manifest(VERSION, kind, dict(asked)))))
+
+    @classmethod
+    def usual(cls, path: Path, kind: str, asked: Mapping[str, str]) -> Folder:
+        """Where nobody named one: `path`, or where that holds something else `path`-2, `path`-3, …"""
+        for number in count(1):
+            mine = path if number == 1 else path.with_name(f"{path.name}-{number}")
+            if not mine.exists():
+                break
+            with suppress(InvalidPlan):
+                return cls(mine, kind, asked)
+        return cls(mine, kind, asked)
+
+    def leave(self) -> None:
+        """Nothing could be measured: what was made here would only be in the way of what is asked next."""
+        if self._made:
+            with suppress(OSError):
+                self._manifest.unlink()
+                self.path.rmdir()  # unless something is in it
 
     def _check(self, manifest: Path, kind: str, asked: Mapping[str, str]) -> None:
         try:
@@ -71,7 +95,12 @@ class Folder:
             raise InvalidPlan(f"{manifest} cannot be read: {error}. Give another --output.") from None
         if before.version != VERSION:
             raise InvalidPlan(f"{manifest} is of another version of headway. Give another --output.")
-        names = sorted(name for name in before.asked.keys() | asked.keys() if before.asked.get(name) != asked.get(name))
+        names = sorted(
+            (name for name in before.asked.keys() | asked.keys() if before.asked.get(name) != asked.get(name)),
+            key=lambda name: (name not in _SAID_FIRST, name),
+        )
+        if "profile" in names:  # whose settings differ as well, which explains nothing
+            names = [name for name in names if name in before.asked and name in asked]
         if names:
             changed = "; ".join(
                 f"{name} was {before.asked.get(name, 'not given')} and is {asked.get(name, 'not given')}"

@@ -11,17 +11,19 @@ from pathlib import Path
 from headway.loadtest.bench.files import Files, save, save_records_of
 from headway.loadtest.bench.grid import Axis, GridPoint, points
 from headway.loadtest.bench.options import Options, Profile
+from headway.loadtest.bench.profiles import Offered
 from headway.loadtest.bench.server import READY_S, Live, check_command, command, started
 from headway.loadtest.bench.several import ASKING, Audience, Folder, asked_facts, unreadable
 from headway.loadtest.bench.template import template_of
 from headway.loadtest.bench.tester import Result, Tester, new_text_seed
 from headway.loadtest.client.address import Tls
-from headway.loadtest.errors import LoadTestError, ResultFailed
+from headway.loadtest.errors import LoadTestError, ResultFailed, Unreachable
 from headway.loadtest.report.json_file import ReportError, load_run
 from headway.loadtest.result import Run
 from headway.loadtest.runner.interrupts import keeping
 
 KIND = "sweep"
+USUAL_FOLDER = "headway-sweep"
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,21 +48,36 @@ class Swept:
     failed: str = ""  # why it did not come to its end; what was measured before is not lost
 
 
-async def sweep(url: str, grid: Grid, options: Options, *, folder: Path, seen_by: Audience) -> Swept:
-    """Measure what is not there yet, or cannot be read. Raises `LoadTestError` when nothing could be measured."""
+async def sweep(
+    url: str,
+    grid: Grid,
+    options: Options,
+    *,
+    folder: Path | None,
+    seen_by: Audience,
+    on_folder: Callable[[Path], None] = lambda _: None,
+) -> Swept:
+    """Measure what is not there yet, or cannot be read. Raises `LoadTestError` when nothing could be measured.
+
+    What was asked is checked before there is a folder: without one given, `USUAL_FOLDER`, or the next of that name that
+    is new or of this very sweep. `on_folder` is called with it before anything is measured.
+    """
     todo = points(grid.profile, options, grid.loads, grid.server)
-    if grid.server_command is not None:
-        check_command(grid.server_command, [axis.name for axis in grid.server])
     template = template_of(url, options.server, options.promise)
     redact = template.redactor().line
     varied = {axis.name: ",".join(axis.values) for axis in (*grid.loads, *grid.server)}
-    kept = Folder(
-        folder, KIND, asked_facts(url, grid.profile, options, {"vary": varied, "command": grid.server_command})
-    )
+    await _check_settings(grid, Live(template, Tls(verify=not options.server.insecure, ca_file=options.server.ca)))
+    facts = asked_facts(url, grid.profile, options, {"vary": varied, "command": grid.server_command})
+    kept = Folder.usual(Path(USUAL_FOLDER), KIND, facts) if folder is None else Folder(folder, KIND, facts)
+    on_folder(kept.path)
+    there = sum((kept.path / f"{point.file}.json").exists() for point in todo)
+    outlook = _outlook(len(todo), there, kept.path, named=folder is not None)
+    if there:
+        seen_by.tell(outlook)
     runs: list[tuple[str, Run]] = []
     resumed = 0
     async with contextlib.AsyncExitStack() as stack:
-        servers = _Servers(url, grid, options, folder / "server.log", seen_by)
+        servers = _Servers(url, grid, options, kept.path / "server.log", seen_by)
         stack.push_async_callback(servers.close)
         for point in todo:
             files = Files(csv=kept.path / f"{point.file}.csv", json=kept.path / f"{point.file}.json")
@@ -71,10 +88,15 @@ async def sweep(url: str, grid: Grid, options: Options, *, folder: Path, seen_by
             with keeping() as interrupts:
                 try:
                     tester = await servers.at(point)
-                    result = await _measured(tester, point, len(todo), seen_by)
+                    offered = await tester.offer(point.profile)
+                    if point is todo[0] and not there:  # now it is known that what was asked makes sense
+                        seen_by.tell(outlook)
+                    result = await _measured(tester, offered, point, len(todo), seen_by)
                 except LoadTestError as error:
                     if isinstance(error, ResultFailed):
                         save_records_of(error, files)
+                    elif not runs:
+                        kept.leave()
                     if not runs:
                         raise
                     failed = f"{redact(point.label)}: {error}"
@@ -89,6 +111,21 @@ async def sweep(url: str, grid: Grid, options: Options, *, folder: Path, seen_by
     return Swept(runs, len(todo), resumed)
 
 
+async def _check_settings(grid: Grid, live: Live) -> None:
+    names = [axis.name for axis in grid.server]
+    if grid.server_command is not None:
+        check_command(grid.server_command, names)
+    elif names:
+        with contextlib.suppress(Unreachable):  # a sweep that is done needs no server, and the others find out soon
+            await asyncio.to_thread(live.check, names)
+
+
+def _outlook(points_: int, there: int, folder: Path, *, named: bool) -> str:
+    said = f"{points_:,} points, each kept in {folder}" if points_ != 1 else f"one point, kept in {folder}"
+    said += "" if named else " (--output names another folder)"
+    return f"{said}; {there:,} of them measured before" if there else said
+
+
 def _kept(files: Files, point: GridPoint, seen_by: Audience) -> Run | None:
     """The run of a point that was measured before; None where it is to be measured."""
     if files.json is None or not files.json.exists():
@@ -100,9 +137,8 @@ def _kept(files: Files, point: GridPoint, seen_by: Audience) -> Run | None:
         return None
 
 
-async def _measured(tester: Tester, point: GridPoint, of: int, seen_by: Audience) -> Result:
+async def _measured(tester: Tester, offered: Offered, point: GridPoint, of: int, seen_by: Audience) -> Result:
     """Points are compared, so times and lengths are the same for all; texts are not, or a cache would know them."""
-    offered = await tester.offer(point.profile)
     with seen_by.watch(f"{point.number} of {of}: {point.label}", offered.described) as on_progress:
         text_seed = new_text_seed(point.options, point.number)
         return await tester.measure(offered, text_seed=text_seed, on_progress=on_progress)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import groupby
@@ -100,7 +101,7 @@ def of_stable(found: Stable, run: Run, wanted: Requirements) -> Curve:
     made = []
     for load, group in groupby(in_order, key=lambda probe: probe.load):
         same = list(group)
-        judged = opinion(same, wanted, repeats=len(same))
+        judged = opinion(same, wanted, repeats=found.repeats)
         holds = {LoadAnswer.HOLDS: True, LoadAnswer.BREAKS: False}.get(judged.answer)
         for number, probe in enumerate(same, start=1):
             again = f", probe {number}" if len(same) > 1 else ""
@@ -133,8 +134,12 @@ def load_unit(run: Run) -> str:
 # What ends a search and says nothing about the server: its border was not found.
 NOT_THE_SERVERS = {
     "client": "This machine was the limit, not the server: its runs say what to do (--processes, or less on it).",
-    "limit": "The search's own limit was reached, not the server's: raise --highest or --most-probes.",
+    "limit": "The search's own limit was reached, not the server's: raise --highest.",
+    "probes": "The server's limit was not found: raise --most-probes. With --output a search goes on where it ended.",
 }
+NOT_NARROW = (
+    "The search ended before the border was as narrow as was asked for: raise --most-probes. With --output it goes on."
+)
 
 
 def stable_headline(found: Stable, run: Run, wanted: Requirements) -> tuple[str, str, str, list[str]]:
@@ -144,6 +149,8 @@ def stable_headline(found: Stable, run: Run, wanted: Requirements) -> tuple[str,
     ]
     if found.load is None and found.bound == "client":
         return "warn", "No load could be tried", _sentence(found.reason), [*evidence, NOT_THE_SERVERS["client"]]
+    if found.load is None and not found.converged:
+        return "warn", "No load was seen to hold", _sentence(found.reason), [*evidence, NOT_THE_SERVERS["probes"]]
     if found.load is None:
         return "bad", "No load holds", _sentence(found.reason), evidence
     other = NOT_THE_SERVERS.get(found.bound, "")
@@ -152,8 +159,8 @@ def stable_headline(found: Stable, run: Run, wanted: Requirements) -> tuple[str,
         evidence.append(f"The lowest load that does not hold: {found.breaks_at:.4g} {load_unit(run)}.")
     if not found.sustained:
         evidence.append("It was not seen to hold for as long as was asked for.")
-    if not found.converged:
-        evidence.append("The search ended before the border was as narrow as was asked for.")
+    if not found.converged and not other:
+        evidence.append(NOT_NARROW)
     if other:
         evidence.append(other)
     tone = "good" if found.sustained and not at_least else "warn"
@@ -175,7 +182,19 @@ def table(curve: Curve) -> Table:
     columns = ("", *("holds",) * judged, "verdict", "finished well", *("output",) * with_tokens)
     columns += ("TTFT p99", "ITL p99", "E2E p99", "good", "KV use")
     rows = [_row(point, curve.slo, judged=judged, with_tokens=with_tokens) for point in points_]
-    return Table("Each run", columns, tuple(rows))
+    return Table("Each run", columns, tuple(rows), _legend(points_) if judged else "")
+
+
+def _legend(points_: Sequence[CurvePoint]) -> str:
+    """What the words of a search's table mean, as far as it has them."""
+    said = ["holds: of all probes of that load together"]
+    if any(point.verdict == Word.CLIENT_LIMITED for point in points_):
+        said[0] += f", but for those that are {Word.CLIENT_LIMITED}: this machine's delay is in their figures"
+    if any(point.holds is None for point in points_):
+        said.append("open: not decided")
+    if any(point.chosen for point in points_):
+        said.append("chosen: the load of the answer")
+    return "; ".join(said) + "."
 
 
 def _row(point: CurvePoint, slo: Slo, *, judged: bool, with_tokens: bool) -> tuple[Cell, ...]:
@@ -203,8 +222,34 @@ def _latency(found: Interval | None, at_most: float | None) -> Cell:
 
 
 def remarks(curve: Curve) -> list[str]:
-    """Why a run is not VALID, or why a load does not hold; once a reason."""
-    return list(dict.fromkeys(f"{point.label}: {point.why}" for point in curve.points if point.why))
+    """Why a run is not VALID, or why a load does not hold; runs of which the same is said are told together."""
+    told = [point for point in curve.points if point.why]
+    if any(point.holds is not None for point in told):  # of a search: one reason a load
+        return list(dict.fromkeys(f"{point.label}: {point.why}" for point in told))
+    alike: dict[tuple[str, str], list[CurvePoint]] = {}
+    for point in told:
+        alike.setdefault((point.verdict, _NUMBER.sub("#", point.why)), []).append(point)
+    return [
+        f"{verdict} in {len(same)} of {len(curve.points)}: {_ranged([point.why for point in same])}"
+        if len(same) > 1
+        else f"{same[0].label}: {same[0].why}"
+        for (verdict, _), same in alike.items()
+    ]
+
+
+_NUMBER = re.compile(r"(?<![\w.])\d+(?:,\d{3})*(?:\.\d+)?")  # none in a name, such as p95
+
+
+def _ranged(texts: Sequence[str]) -> str:
+    """Texts that differ in their numbers only, as one: where a number differs, from the lowest to the highest."""
+    columns = zip(*(_NUMBER.findall(text) for text in texts), strict=True)
+    spans = iter([sorted(set(column), key=lambda number: float(number.replace(",", ""))) for column in columns])
+
+    def span(_: re.Match[str]) -> str:
+        found = next(spans)
+        return found[0] if len(found) == 1 else f"{found[0]}–{found[-1]}"
+
+    return _NUMBER.sub(span, texts[0])
 
 
 # -- the figure ------------------------------------------------------------------------------------------------------

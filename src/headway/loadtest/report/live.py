@@ -7,16 +7,17 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from rich.console import Console
 from rich.live import Live
 from rich.text import Text
 
 from headway.loadtest.report.wording import clock, count, duration, printable, significant
-from headway.loadtest.runner.progress import Progress
+from headway.loadtest.runner.progress import Progress, Times
 
 EVERY_S = 10.0  # between two plain lines
+SHORT_S = 1.0  # of less there are no rates to tell
 BAR_CELLS = 24
 MAX_ERROR = 100  # characters of the last error
 
@@ -51,14 +52,28 @@ def shown(aim: Aim, *, console: Console | None = None) -> Iterator[Report]:
 
 
 def _lines(out: Console, aim: Aim) -> Report:
-    told_s = float("-inf")
+    told_s, told_ok, told_tokens = float("-inf"), 0, 0
+    ttft_s: list[float] = []
 
     def report(progress: Progress) -> None:
-        nonlocal told_s
-        if progress.elapsed_s - told_s >= EVERY_S:
-            told_s = progress.elapsed_s
-            parts = [position(progress, aim), *figures(progress), *troubles(progress)]
-            out.print(Text(" · ".join(parts)), soft_wrap=True)
+        nonlocal told_s, told_ok, told_tokens
+        ttft_s.extend(progress.new_ttft_s)
+        if progress.elapsed_s - told_s < EVERY_S:
+            return
+        span_s = progress.elapsed_s - max(told_s, 0.0)
+        parts = [position(progress, aim)]
+        if span_s >= SHORT_S:
+            # A line is read with the one before it, so it tells what was between the two.
+            between = replace(
+                progress,
+                recent_rate=(progress.ok - told_ok) / span_s,
+                recent_output_rate=(progress.output_tokens - told_tokens) / span_s,
+                recent_ttft=Times.of(ttft_s),
+            )
+            parts += figures(between)
+        out.print(Text(" · ".join([*parts, *troubles(progress)])), soft_wrap=True)
+        told_s, told_ok, told_tokens = progress.elapsed_s, progress.ok, progress.output_tokens
+        ttft_s.clear()
 
     return report
 
@@ -91,10 +106,11 @@ def position(progress: Progress, aim: Aim) -> str:
 
 
 def figures(progress: Progress) -> list[str]:
-    """Of the last seconds."""
+    """Of the last seconds on a terminal, and of the time since the last line elsewhere."""
     parts = [f"{significant(progress.recent_rate)} req/s", f"{significant(progress.recent_output_rate)} tokens/s"]
-    if progress.recent_ttft_p50_s is not None:
-        parts.append(f"TTFT p50 {duration(progress.recent_ttft_p50_s)}, p99 {duration(progress.recent_ttft_p99_s)}")
+    if (ttft := progress.recent_ttft) is not None:
+        high = f"p99 {duration(ttft.p99_s)}" if ttft.p99_s is not None else f"max {duration(ttft.max_s)}"
+        parts.append(f"TTFT p50 {duration(ttft.p50_s)}, {high}")
     return parts
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import msgspec
@@ -13,6 +14,7 @@ from headway.loadtest.record import Fate, Record
 from headway.loadtest.runner.degraded import Counts
 
 RECENT_S = 5.0
+FEW = 100
 _FAILED = (Fate.TIMEOUT, Fate.REFUSED, Fate.SERVER_ERROR, Fate.TOO_LONG, Fate.CONNECTION)
 
 
@@ -80,8 +82,25 @@ class Tally:
 
 
 @dataclass(frozen=True, slots=True)
+class Times:
+    """Of some times, what their number tells: no p99 of fewer than `FEW`, which would be the longest or near it."""
+
+    p50_s: float
+    p99_s: float | None
+    max_s: float
+
+    @classmethod
+    def of(cls, times_s: Sequence[float]) -> Times | None:
+        """None of none."""
+        if not times_s:
+            return None
+        p50, p99 = np.percentile(times_s, (50, 99)).tolist()
+        return cls(p50, p99 if len(times_s) >= FEW else None, max(times_s))
+
+
+@dataclass(frozen=True, slots=True)
 class Progress:
-    """A run as it goes. Counts are since its start; rates and percentiles are of the last seconds, None without any."""
+    """A run as it goes. Counts are since its start; what is recent is of the last seconds."""
 
     elapsed_s: float  # negative before the start
     offering: bool  # False: nothing is sent any more, what is under way is waited for
@@ -92,9 +111,11 @@ class Progress:
     errors: int
     recent_rate: float  # requests that ended well, per s
     recent_output_rate: float  # tokens per s
-    recent_ttft_p50_s: float | None
-    recent_ttft_p99_s: float | None
+    recent_ttft: Times | None  # None: no first token came
     last_error: str = ""
+    ok: int = 0  # ended well
+    output_tokens: int = 0
+    new_ttft_s: tuple[float, ...] = ()  # since the progress before
 
 
 class Meter:
@@ -104,10 +125,13 @@ class Meter:
         self._ticks = [Tick() for _ in range(processes)]
         self._past: deque[tuple[float, int, int]] = deque()  # elapsed, ended well, output tokens
         self._ttft_s: deque[tuple[float, float]] = deque()
+        self._told_s = float("-inf")  # when the last progress was made
 
     def note(self, process: int, tick: Tick, elapsed_s: float) -> None:
         self._ticks[process] = tick
         self._ttft_s.extend((elapsed_s, ttft_s) for ttft_s in tick.ttft_s)
+        while self._ttft_s and self._ttft_s[0][0] < elapsed_s - RECENT_S:
+            self._ttft_s.popleft()
 
     def counts(self, elapsed_s: float) -> Counts:
         return Counts(
@@ -127,12 +151,9 @@ class Meter:
         self._past.append((elapsed_s, ok, tokens))
         while len(self._past) > 1 and self._past[0][0] < elapsed_s - RECENT_S:
             self._past.popleft()
-        while self._ttft_s and self._ttft_s[0][0] < elapsed_s - RECENT_S:
-            self._ttft_s.popleft()
         since_s, ok_before, tokens_before = self._past[0]
         span_s = elapsed_s - since_s
-        recent = [ttft_s for _, ttft_s in self._ttft_s]
-        p50, p99 = np.percentile(recent, (50, 99)).tolist() if recent else (None, None)
+        told_s, self._told_s = self._told_s, elapsed_s
         return Progress(
             elapsed_s=elapsed_s,
             offering=any(tick.offering for tick in self._ticks),
@@ -143,7 +164,9 @@ class Meter:
             errors=errors,
             recent_rate=(ok - ok_before) / span_s if span_s > 0 else 0.0,
             recent_output_rate=(tokens - tokens_before) / span_s if span_s > 0 else 0.0,
-            recent_ttft_p50_s=p50,
-            recent_ttft_p99_s=p99,
+            recent_ttft=Times.of([ttft_s for at_s, ttft_s in self._ttft_s if at_s >= elapsed_s - RECENT_S]),
             last_error=next((tick.last_error for tick in self._ticks if tick.last_error), ""),
+            ok=ok,
+            output_tokens=tokens,
+            new_ttft_s=tuple(ttft_s for at_s, ttft_s in self._ttft_s if at_s > told_s),
         )
