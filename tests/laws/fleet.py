@@ -268,6 +268,9 @@ class FleetWorld:
             unread = sum(one.prompt_tokens for one in in_flight if not one.began)
             assert worker.work_tokens == outputs + unread
             assert worker.unread_tokens == unread
+            assert worker._begun == sum(one.began for one in in_flight)
+            since = [one.prompt_tokens for one in in_flight if one.sent_ns >= worker._used_ns]
+            assert worker._since_tokens == sum(since), "sent since its KV use was told"
             recent = [one for one in in_flight if one.recent and one.sent_ns > self.now - S]
             assert worker.recent(self.now) == len(recent) == len([one for one in in_flight if one.recent])
 

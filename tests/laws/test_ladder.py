@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import random
+from contextlib import suppress
 from dataclasses import replace
 
 import pytest
@@ -10,7 +12,8 @@ from hypothesis import strategies as st
 
 from headway.core.decisions import Decision
 from headway.core.errors import ContextLengthExceeded, QueueFull, Shed
-from headway.core.fleet.worker import WorkerSpec
+from headway.core.fleet.fleet import Dispatch
+from headway.core.fleet.worker import WorkerLoad, WorkerSpec
 from headway.core.front.admission import AdmissionLimits
 from headway.core.front.front import Front, FrontLimits
 from headway.core.front.ladder import (
@@ -23,9 +26,10 @@ from headway.core.front.ladder import (
     Mode,
     Pressure,
 )
+from headway.core.front.overload import PromisesKept
 from headway.core.front.tenants import TenantLimits, Tenants
 from headway.core.front.treatment import Asked, Degradation
-from headway.core.request import Request, State, Usage
+from headway.core.request import Request, Slo, State, Usage
 
 MS = 1_000_000
 S = 1_000 * MS
@@ -230,6 +234,85 @@ def test_an_overloaded_fleet_climbs_sheds_and_is_itself_again_ten_seconds_after(
     assert all(changes.count(name) <= 2 for name in changes)
     assert set(after) == {0}
     assert front.refused["shed"] > 0
+
+
+class Storm:
+    """One worker takes ten at a time for about a second each, and six tenths of that at the ladder's first level; then
+    its KV is full. Arrivals, lengths and stays are random.
+    """
+
+    def __init__(self, seed: int) -> None:
+        self.draws = random.Random(seed)
+        self.decisions: list[Decision] = []
+        limits = AdmissionLimits(10_000, 1 << 40, max_waiting=80, max_waiting_tokens=1 << 40)
+        waits, clamps = FrontLimits(queue_timeout_ns=10 * S), Degradation(clamp_output_tokens=30)
+        self.front = Front(limits, waits, degradation=clamps, remote=True, listener=self.decisions.append)
+        self.front.add_worker(WorkerSpec("w", first_sequences=10, most_sequences=10), 0)
+        self.kept = PromisesKept()
+        self.busy: list[tuple[int, Request, int]] = []  # when it ends, whose, since when
+        self.number = 0
+
+    def come(self, now: int) -> None:
+        self.number += 1
+        tokens = round(min(4_000, self.draws.lognormvariate(5.5, 0.8)))
+        asked = Asked(id=f"r{self.number}", prompt_tokens=max(1, tokens), max_tokens=50)
+        with suppress(QueueFull, Shed):
+            output_tokens = self.front.treat(asked, now).max_tokens
+            self.front.submit(Request(asked.id, range(asked.prompt_tokens), output_tokens, slo=Slo(ttft_ns=S)), now)
+
+    def tick(self, now: int, rate: float) -> None:
+        """50 ms in which `rate` come a second on average."""
+        front = self.front
+        for _ in range(sum(self.draws.random() < rate / 1_000 for _ in range(50))):
+            self.come(now)
+        for one in [one for one in self.busy if one[0] <= now]:
+            self.busy.remove(one)
+            _, request, sent_ns = one
+            front.settle(request.id, Usage(request.prompt_tokens, 20), now, end=State.FINISHED)
+            self.kept.ended(request, sent_ns, kept=sent_ns - request.arrival_ns <= S)
+        for dispatch in front.plan(now):
+            if isinstance(dispatch, Dispatch):
+                front.began(dispatch.request.id, now)
+                stay_s = self.draws.gammavariate(4.0, 0.25) * dispatch.request.max_tokens / 50
+                self.busy.append((now + int(stay_s * S), dispatch.request, now))
+        if now % TICK == 0:
+            used = len(self.busy) / 10 * self.draws.uniform(0.95, 1.0)
+            front.observe("w", WorkerLoad.at(now, running=len(self.busy), waiting=0, kv_used_ratio=used), now)
+            front.adapt(now, slo_met_ratio=self.kept.ratio(front.lanes.relegations))
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_after_a_noisy_overload_it_is_down_within_ten_seconds_and_no_level_has_changed_more_than_twice(seed):
+    """Ten requests a second are done; 30 come for 60 s, then 6. What waited then keeps the worker full for a while."""
+    storm, now, late = Storm(seed), 0, []
+    while now < 90 * S:
+        now += 50 * MS
+        storm.tick(now, 30 if now < 60 * S else 6)
+        late += [storm.front.ladder.height] * (now >= 70 * S)
+    changes = [one.why.partition(":")[0] for one in storm.decisions if one.kind == "ladder"]
+    assert set(changes) >= {"clamp_output", "shorten_context"}
+    assert all(changes.count(name) <= 2 for name in changes)
+    assert not any(late)
+
+
+def test_on_the_way_down_a_moment_does_not_make_it_climb_again_and_a_load_does():
+    ladder, now = climbed(Pressure(1.0), 5)
+    while ladder.height > 3:
+        ladder.step(Pressure(0.0), now)
+        now += TICK
+    ladder.step(Pressure(1.0), now + TICK)
+    ladder.step(Pressure(0.0), now + 2 * TICK)
+    assert ladder.height == 3
+    climbed(Pressure(1.0), 2, ladder, now + 3 * TICK)
+    assert ladder.height > 3
+
+
+def test_what_waited_before_fills_kv_and_misses_promises_and_is_no_pressure_once_less_is_asked_for():
+    full = Pressure(0.1, kv_used_ratio=1.0, slo_met_ratio=0.5, demand_ratio=1.0)
+    assert full.height == 1.0
+    assert replace(full, demand_ratio=None).height == 1.0
+    assert replace(full, demand_ratio=0.6).height == pytest.approx(0.36)
+    assert replace(full, demand_ratio=0.6, waiting_ratio=0.9).height == pytest.approx(0.9)
 
 
 # -- what each level does ----------------------------------------------------------------------------------------------

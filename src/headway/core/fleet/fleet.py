@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from headway.core.decisions import Decision, Listener
 from headway.core.errors import ConfigError, NotFound, NoWorker
+from headway.core.fleet.breaker import Trust
 from headway.core.fleet.routing import Choice, choose, within_fair_share
 from headway.core.fleet.shares import Shares
 from headway.core.fleet.worker import Flight, WorkerLoad, WorkerSpec, WorkerState
@@ -71,17 +72,21 @@ class Fleet:
     def health(self, worker_id: str, now: int, *, well: bool) -> None:
         """What a health check found."""
         worker = self.worker(worker_id)
-        with_trust = worker.breaker.trust(now)
+        before = self._trust(worker, now)
         if well:
             worker.breaker.is_back(now)
         else:
             worker.breaker.failed(now)
-        self._tell_trust(worker, with_trust, now)
+        self._tell_trust(worker, before, now)
 
     # -- where to ------------------------------------------------------------------------------------------------
 
     def check_up(self, request: Request, now: int) -> None:
         """Raises `NoWorker` when nobody that could serve `request` is up, `NotFound` when nobody serves its model."""
+        for worker in self.workers.values():  # as nearly always somebody can
+            able = worker.spec.pool == request.pool and not worker.draining and worker.serves(request.model)
+            if able and worker.breaker.allows(now):
+                return
         pool = self._pool(request)
         if self.workers and not pool:
             raise NotFound(f"No worker serves the model {request.model!r}.", param="model", code="model_not_found")
@@ -154,7 +159,7 @@ class Fleet:
 
     def send(self, request: Request, worker_id: str, output_tokens: int, now: int) -> Flight:
         worker = self.workers[worker_id]
-        before = worker.breaker.trust(now)
+        before = self._trust(worker, now)
         flight = self.flights[request.id] = worker.send(request, output_tokens, now)
         tokens = request.prompt_tokens + output_tokens
         self.shares.sent(request.tenant, tokens)
@@ -165,7 +170,7 @@ class Fleet:
     def began(self, request_id: RequestId, now: int) -> None:
         flight = self.flights[request_id]
         if not flight.began:
-            before = flight.worker.breaker.trust(now)
+            before = self._trust(flight.worker, now)
             flight.worker.began(flight, now)
             self._tell_trust(flight.worker, before, now)
 
@@ -173,7 +178,7 @@ class Fleet:
         """It is nowhere any more. None when it was at no worker of ours."""
         flight = self.flights.pop(request.id, None)
         if flight is not None:
-            before = flight.worker.breaker.trust(now)
+            before = self._trust(flight.worker, now)
             self.shares.landed(request.tenant, request.prompt_tokens + flight.output_tokens)
             flight.worker.land(request, now)
             if failed:
@@ -211,7 +216,11 @@ class Fleet:
         if self._listener is not None:
             self._listener(Decision(now, "worker", "", f"{worker_id}: {what}"))
 
-    def _tell_trust(self, worker: WorkerState, before: object, now: int) -> None:
+    def _trust(self, worker: WorkerState, now: int) -> Trust | None:
+        """What to compare with in `_tell_trust`. None where nobody listens."""
+        return worker.breaker.trust(now) if self._listener is not None else None
+
+    def _tell_trust(self, worker: WorkerState, before: Trust | None, now: int) -> None:
         if self._listener is not None and (trust := worker.breaker.trust(now)) is not before:
             self._tell(worker.spec.id, trust.value, now)
 

@@ -126,8 +126,14 @@ def terms(
     now: int,
 ) -> dict[str, float]:
     """The score of one worker, lower is better, in typical requests."""
-    blended = [value * believed + mean * (1.0 - believed) for (value, believed), mean in zip(known, means, strict=True)]
-    waiting, kv_used_ratio, batch_tokens, ttft_s, itl_s, memory_ratio = blended
+    # As it said, as far as that is believed, and else as the others. Unrolled: it is done for each worker every time.
+    (waiting, a), (kv_used_ratio, b), (batch_tokens, c), (ttft_s, d), (itl_s, e), (memory_ratio, f) = known
+    waiting = waiting * a + means[0] * (1.0 - a)
+    kv_used_ratio = kv_used_ratio * b + means[1] * (1.0 - b)
+    batch_tokens = batch_tokens * c + means[2] * (1.0 - c)
+    ttft_s = ttft_s * d + means[3] * (1.0 - d)
+    itl_s = itl_s * e + means[4] * (1.0 - e)
+    memory_ratio = memory_ratio * f + means[5] * (1.0 - f)
     used = min(FULL_RATIO, kv_used_ratio)
     return {
         # What is still to be computed there: of ours in tokens, of others' in typical requests.

@@ -91,9 +91,12 @@ UNKNOWN = WorkerLoad()
 
 def belief(signal: Signal | None, now: int) -> float:
     """How much a signal counts at `now`: 1 when fresh, 0 when unknown or forgotten."""
-    if signal is None or now - signal.at_ns >= FORGOTTEN_NS:
+    if signal is None:
         return 0.0
-    return float(0.5 ** (max(0, now - signal.at_ns - FRESH_NS) / HALF_LIFE_NS))
+    age_ns = now - signal.at_ns
+    if age_ns <= FRESH_NS:  # nearly always
+        return 1.0
+    return float(0.5 ** ((age_ns - FRESH_NS) / HALF_LIFE_NS)) if age_ns < FORGOTTEN_NS else 0.0
 
 
 class Flight:
@@ -150,6 +153,9 @@ class WorkerState:
         self._changes: deque[tuple[int, int]] = deque()  # when so many more (or fewer) of ours were there
         self._recent: deque[Flight] = deque()
         self._recent_count = 0
+        self._begun = 0  # of those in flight
+        self._used_ns = 0  # when it was true what it says of its KV
+        self._since_tokens = 0  # prompts of those in flight that were sent since then
         self._prefixes: dict[int, None] = {}
         self._wait_ns = self._stay_ns = 0.0  # of those that ended: until the first byte, and altogether, on average
 
@@ -157,6 +163,9 @@ class WorkerState:
 
     def observe(self, load: WorkerLoad, now: int) -> None:
         self.load = self.load.updated(load)
+        used = self.load.kv_used_ratio
+        if used is not None and used.at_ns != self._used_ns:
+            self._used_ns, self._since_tokens = used.at_ns, self._sent_since(used.at_ns)
         running, waiting = self.load.running, self.load.waiting
         hidden = 0.0
         if running is not None and load.running is running:
@@ -166,7 +175,7 @@ class WorkerState:
             self._foreign = Signal(max(0.0, beyond), running.at_ns)
         capacity = self.load.kv_capacity_tokens
         if capacity is not None:
-            self.window.tokens = min(self.window.tokens, capacity.value)
+            self.window.bound_tokens(capacity.value)
         if load.waiting is not None and load.waiting is waiting:
             self._adjust(waiting.value, now, true_ns=waiting.at_ns, hidden=hidden)
 
@@ -191,14 +200,18 @@ class WorkerState:
         used, capacity = self.load.kv_used_ratio, self.load.kv_capacity_tokens
         if used is None or not belief(used, now):
             return None
-        since = 0
         if capacity is not None and capacity.value > 0:
-            for flight in reversed(self.flights.values()):
-                if flight.sent_ns < used.at_ns:
-                    break
-                since += flight.prompt_tokens
-            return min(1.0, used.value + since / capacity.value)
+            return min(1.0, used.value + self._since_tokens / capacity.value)
         return min(1.0, used.value)
+
+    def _sent_since(self, at_ns: int) -> int:
+        """Prompt tokens of those in flight that were sent since then."""
+        tokens = 0
+        for flight in reversed(self.flights.values()):
+            if flight.sent_ns < at_ns:
+                break
+            tokens += flight.prompt_tokens
+        return tokens
 
     def _ours_at(self, at_ns: int) -> int:
         return len(self.flights) - sum(change for when, change in self._changes if when > at_ns)
@@ -236,6 +249,8 @@ class WorkerState:
         self.flights[request.id] = flight
         self.tokens += request.prompt_tokens + output_tokens
         self.work_tokens += flight.tokens
+        if now >= self._used_ns:
+            self._since_tokens += flight.prompt_tokens
         self._recent.append(flight)
         self._recent_count += 1
         self._changed(1, now)
@@ -257,6 +272,9 @@ class WorkerState:
         flight.wait_ns = now - flight.sent_ns
         if flight.unread_tokens:
             self.prompt_time.observe(flight.before_tokens, flight.wait_ns)
+        self._begun += 1
+        if self.window.young and self.load.waiting is not None:
+            self.window.begun(now, self._begun)
         self._read(flight)
         self.ttft_ns += (flight.wait_ns - self.ttft_ns) * (TTFT_RATE if self.ttft_ns else 1.0)
 
@@ -265,11 +283,14 @@ class WorkerState:
         flight = self.flights.pop(request.id)
         self.tokens -= request.prompt_tokens + flight.output_tokens
         self.work_tokens -= flight.output_tokens if flight.began else flight.tokens
+        if flight.sent_ns >= self._used_ns:
+            self._since_tokens -= flight.prompt_tokens
         self._read(flight)
         self._recent_count -= flight.recent
         flight.recent = False
         self._changed(-1, now)
         if flight.began:
+            self._begun -= 1
             self.window.done(flight.output_tokens, ended=True)
             self._wait_ns += (flight.wait_ns - self._wait_ns) * STAY_RATE
             self._stay_ns += (now - flight.sent_ns - self._stay_ns) * STAY_RATE

@@ -2,8 +2,9 @@
 
 What a level does is in `treatment.py`. A level is entered when the pressure stands at its mark, one each `UP_EVERY_NS`;
 and left when it has been below the mark by `HYSTERESIS`, and less than what the service drains is asked of it, for a
-while. Leaving a level that soon has to be entered again doubles that while: what a level takes off the service
-must not look like the end of the overload.
+while; those below it after half of that. One that was left is entered again only when the pressure stays. Leaving a
+level that soon has to be entered again doubles that while: what a level takes off the service must not look like the
+end of the overload.
 """
 
 from __future__ import annotations
@@ -60,9 +61,18 @@ class Pressure:
 
     @property
     def height(self) -> float:
-        """From 0 to 1, by the worst of them."""
-        kv = (self.kv_used_ratio - KV_EASY_RATIO) / (1 - KV_EASY_RATIO) if self.kv_used_ratio is not None else 0.0
-        missed = 2 * (1 - self.slo_met_ratio) if self.slo_met_ratio is not None else 0.0
+        """From 0 to 1, by the worst of them.
+
+        While less is asked for than is drained, KV is full of what waited before, which misses its promises, too. That
+        ends by itself, and what waits tells how soon: KV is no pressure then, and promises are the less the less is
+        asked for (the square is by trial: with the first power the ladder often stayed for more than ten seconds).
+        """
+        demand = 1.0 if self.demand_ratio is None else min(1.0, self.demand_ratio)
+        kv = missed = 0.0
+        if self.kv_used_ratio is not None and demand == 1.0:
+            kv = (self.kv_used_ratio - KV_EASY_RATIO) / (1 - KV_EASY_RATIO)
+        if self.slo_met_ratio is not None:
+            missed = 2 * (1 - self.slo_met_ratio) * demand**2
         return min(1.0, max(self.waiting_ratio, kv, missed, 0.0))
 
 
@@ -84,6 +94,7 @@ class Ladder:
         self.modes: Mapping[Level, Mode] = dict.fromkeys(Level, Mode.AUTO)
         self._changed_ns: int | None = None
         self._calm_since_ns: int | None = None
+        self._high_since_ns: int | None = None  # at the next level's mark
         self._left_ns: int | None = None
         self._down_after_ns = DOWN_AFTER_NS
 
@@ -103,15 +114,24 @@ class Ladder:
         before = self._in_force()
         if self.height < len(Level) and pressure.height >= MARKS[Level(self.height + 1)]:
             self._calm_since_ns = None
-            if self._changed_ns is None or now - self._changed_ns >= UP_EVERY_NS:
+            self._high_since_ns = now if self._high_since_ns is None else self._high_since_ns
+            if self._may_climb(now):
                 self._climb(now)
         elif self.height and self._calm(pressure):
+            self._high_since_ns = None
             self._calm_since_ns = now if self._calm_since_ns is None else self._calm_since_ns
             if now - self._calm_since_ns >= self._down_after_ns:
                 self._descend(now)
         else:
-            self._calm_since_ns = None
+            self._calm_since_ns = self._high_since_ns = None
         return self._changes(before)
+
+    def _may_climb(self, now: int) -> bool:
+        if self._changed_ns is not None and now - self._changed_ns < UP_EVERY_NS:
+            return False
+        # On the way down a moment is not enough.
+        stays = self._high_since_ns is not None and now - self._high_since_ns >= UP_EVERY_NS
+        return self._left_ns is None or now - self._left_ns >= RELAPSE_NS or stays
 
     def _calm(self, pressure: Pressure) -> bool:
         enough = pressure.demand_ratio is None or pressure.demand_ratio < 1.0
@@ -127,7 +147,8 @@ class Ladder:
 
     def _descend(self, now: int) -> None:
         self.height -= 1
-        self._changed_ns = self._calm_since_ns = self._left_ns = now
+        self._changed_ns = self._left_ns = now
+        self._calm_since_ns = now - self._down_after_ns // 2
 
     def _in_force(self) -> set[Level]:
         return {level for level in Level if self.active(level)}

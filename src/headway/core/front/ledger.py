@@ -160,7 +160,7 @@ class Ledger:
 
     def take(self, tenant: str, each: ReadOnlySequence[Amounts], now: int) -> list[Lease]:
         """A lease on each of the amounts, or, with `QuotaExceeded` and nothing changed, on none of them."""
-        total = sum(each[1:], each[0])
+        total = each[0] if len(each) == 1 else sum(each[1:], each[0])
         if missing := self.missing(tenant, total, now):
             raise self._refusal(tenant, missing)
         account = self._accounts[tenant]
