@@ -170,4 +170,5 @@ class Audit:
         assert kv is not None
         for key, block in pool._entries.items():
             start = block * pool.block_size
+            assert isinstance(key, tuple)  # of tokens as they are; no `Spans` comes here
             assert tuple(kv._tokens[start : start + pool.block_size]) == key[1]

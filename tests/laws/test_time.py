@@ -9,6 +9,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from headway.core.alarms import NEVER
+from headway.core.front.front import FrontLimits
 from headway.core.scheduler.step import Step
 from tests.laws.stimuli import Ask, plain_asks, setups, stories
 from tests.laws.world import MS, Setup, World
@@ -31,7 +33,7 @@ def test_the_same_stimuli_give_the_same_steps_at_any_time_of_day(setup, story, l
 
 
 def drive(world: World, asks: list[Ask], gap: int, most_steps: int) -> list[Step]:
-    """Two requests every `gap` steps; leaps never pass an arrival, nor go on while somebody waits. All single steps."""
+    """Two requests every `gap` steps; leaps never pass an arrival, nor what time does to those who wait."""
     todo = [ask.request(f"r{i}") for i, ask in enumerate(asks)]
     due, at = 0, 0
     singles: list[Step] = []
@@ -42,7 +44,8 @@ def drive(world: World, asks: list[Ask], gap: int, most_steps: int) -> list[Step
             del todo[:2]
             due += gap
         most = min(most_steps, due - at) if todo else most_steps
-        step = world.plan(1 if len(world.front.lanes) else most)
+        timeless = min(world.front.give_up.next_ns, world.front.lanes.stands_until_ns) == NEVER
+        step = world.plan(most if timeless else 1)
         if step is None:
             if not todo:
                 return singles
@@ -75,7 +78,7 @@ def split(step: Step, tokens: list[list[int]]) -> Iterator[Step]:
 
 @settings(max_examples=150, deadline=None)
 @given(
-    setups.map(lambda setup: replace(setup, policy="headway")),
+    setups,
     st.lists(plain_asks, max_size=10),
     st.integers(1, 60),
     st.sampled_from([2, 7, 1000]),
@@ -136,13 +139,36 @@ def test_an_end_that_a_plan_decided_is_told_as_soon_as_by_single_steps():
     assert leaping.decisions == single.decisions
 
 
-def test_no_leap_while_somebody_is_preempted_or_half_fed():
-    world = World(Setup(num_blocks=6, block_size=4, max_num_seqs=3))
-    for i, name in enumerate("ab"):
+def test_no_leap_while_somebody_is_half_fed():
+    world = World(Setup(max_num_batched_tokens=16, max_num_seqs=3))
+    assert world.submit(Ask(40, 14, ignore_eos=True).request("long"))
+    assert world.step(most_steps=100)
+    assert world.scheduler.horizon() == 1
+
+
+def test_a_leap_goes_on_while_nobody_who_waits_or_was_preempted_can_start():
+    world = World(Setup(num_blocks=6, block_size=4, max_num_seqs=3, front=FrontLimits(age_bound_ns=0)))
+    for i, name in enumerate("abc"):
         assert world.submit(Ask(8, 14, ignore_eos=True, family=i).request(name))
     while not world.scheduler.preempted:
         assert world.step()
-    assert world.scheduler.horizon() == 1
+    assert len(world.front.lanes) == 1
+    assert world.step(most_steps=100)
+    assert world.steps[-1].repeat > 1
+    world.run()
+    assert all(world.finished(name) for name in "abc")
+
+
+@pytest.mark.parametrize("policy", ["headway", "vllm"])
+@pytest.mark.parametrize("twin", [False, True])
+def test_no_leap_while_decode_may_publish_what_somebody_looks_for(policy, twin):
+    """One that lost its KV finds more with every block that its twin, who writes the same, fills before it."""
+    asks = [Ask(9, 30, ignore_eos=True, family=0 if twin else i) for i in range(3)]
+    setup = Setup(num_blocks=14, block_size=4, max_num_seqs=3, policy=policy, front=FrontLimits(age_bound_ns=0))
+    single, leaping = World(setup), World(setup)
+    assert drive(single, asks, 1, 1) == drive(leaping, asks, 1, 1000)
+    assert single.decided("preempt")
+    assert leaping.decisions == single.decisions
 
 
 @settings(max_examples=30, deadline=None)

@@ -9,6 +9,7 @@ from headway.core.request import RequestId
 
 # As many as this may lie about that nobody waits for, beside as many again as are still waited for.
 UNSWEPT = 64
+NEVER = 1 << 62
 
 
 class Alarms:
@@ -33,6 +34,14 @@ class Alarms:
     def may_be_due(self, now: int) -> bool:
         """Cheap, and wrong at most about those that were dropped or moved."""
         return bool(self._heap) and self._heap[0][0] <= now
+
+    @property
+    def next_ns(self) -> int:
+        """The earliest; NEVER when nobody is waited for."""
+        heap = self._heap
+        while heap and self._at_ns.get(heap[0][1]) != heap[0][0]:
+            heappop(heap)
+        return heap[0][0] if heap else NEVER
 
     def due(self, now: int) -> Iterator[RequestId]:
         """Those whose time has come, earliest first. They have no alarm any more."""

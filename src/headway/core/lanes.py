@@ -22,7 +22,7 @@ from enum import Enum
 from heapq import heappop, heappush
 from operator import attrgetter
 
-from headway.core.alarms import Alarms
+from headway.core.alarms import NEVER, Alarms
 from headway.core.decisions import Decision, Listener
 from headway.core.fairness import Fairness
 from headway.core.request import Request, RequestId
@@ -150,6 +150,16 @@ class _Queue:
         at = 0 if places[0].rank[0][0] == YOUNG else bisect_left(places, _FIRST_YOUNG, key=_RANK)
         return places[at].rank[0][1] if at < len(places) else None
 
+    def promises_lost_ns(self) -> Iterator[int]:
+        """When the first promise of each priority will be lost."""
+        places = self.places
+        at = bisect_left(places, _FIRST_YOUNG, key=_RANK)
+        while at < len(places):
+            _, priority, group, latest_start_ns = places[at].rank[0]
+            if group == PROMISED:
+                yield latest_start_ns
+            at = bisect_left(places, ((YOUNG, priority + 1),), at, key=_RANK)
+
 
 class Lanes:
     """Holds waiting requests and counts, by lane, what was taken and has not been given back."""
@@ -268,6 +278,12 @@ class Lanes:
                 return None
             passed.append(place)
         return None
+
+    @property
+    def stands_until_ns(self) -> int:
+        """Until when those who wait stand as they do: until somebody has aged, or a promise is lost."""
+        lost = (at_ns for queue in self._queues.values() for at_ns in queue.promises_lost_ns())
+        return min(self._ageing.next_ns, min(lost, default=NEVER))
 
     def give_back(self, request: Request) -> None:
         """A request that was taken has ended."""

@@ -9,6 +9,7 @@ numbered blocks cost.
 from __future__ import annotations
 
 from collections.abc import Hashable, Iterable, Iterator, Sequence
+from itertools import chain
 from typing import Self, overload
 
 # Tokens of nobody else's lie below zero, apart by this much; numbered ones above what any vocabulary has, so that no
@@ -46,21 +47,24 @@ class Spans(Sequence[int]):
 
         Where such a block lies within one numbered one, or within what is nobody else's, its first token says it.
         """
-        unit, stop = self._unit, end * size
-        at = first * size
+        return chain.from_iterable(self._runs(first * size, end * size, size))
+
+    def _runs(self, at: int, stop: int, size: int) -> Iterator[Iterable[Hashable]]:
+        """The same from one token on to another, by runs of blocks."""
+        unit = self._unit
         if unit % size == 0:
             while at + size <= self._shared_tokens and at < stop:
                 number, offset = divmod(at, unit)
                 upto = min(unit, offset + stop - at, offset + self._shared_tokens - at) // size * size
                 token = FIRST_NUMBERED + self._shared[number] * unit
-                yield from range(token + offset, token + upto, size)
+                yield range(token + offset, token + upto, size)
                 at += upto - offset
         while at < min(stop, self._shared_tokens):
-            yield tuple(self[at : at + size])
+            yield (tuple(self[at : at + size]),)
             at += size
         own = max(at, min(stop, self._prompt // size * size))
-        yield from range(self._first_own + at, self._first_own + own, size)
-        yield from (tuple(self[start : start + size]) for start in range(own, stop, size))
+        yield range(self._first_own + at, self._first_own + own, size)
+        yield (tuple(self[start : start + size]) for start in range(own, stop, size))
 
     def __len__(self) -> int:
         return self._length

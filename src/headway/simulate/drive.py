@@ -97,12 +97,14 @@ class Pulling(Timeline):
                 self.begin_step(engine, now, self._most_steps(engine, now))
 
     def _most_steps(self, engine: VirtualEngine, now: int) -> int:
-        """A leap is possible when nobody waits, and ends before anything comes from outside.
+        """A leap ends before anything comes from outside, or those who wait stand otherwise.
 
         The step into which an arrival or a cancellation falls is taken alone, so that both are met as they would be.
         """
-        if not self._leaps or len(self.front.lanes):
+        if not self._leaps:
             return 1
-        if self.follow is not None and len(self.engines) > 1:
-            return 1  # whoever ends on another makes room for somebody who comes
-        return engine.certain_steps(self.next_from_outside - now - 1)
+        if len(self.engines) > 1 and (self.follow is not None or len(self.front.lanes)):
+            return 1  # whoever ends on another makes room for somebody who comes or waits
+        front = self.front
+        until_ns = min(self.next_from_outside, front.give_up.next_ns, front.lanes.stands_until_ns)
+        return engine.certain_steps(now, until_ns)

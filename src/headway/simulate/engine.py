@@ -7,7 +7,7 @@ from collections.abc import Mapping
 
 from headway.core.front.front import Front
 from headway.core.pace import StepTimeModel
-from headway.core.request import RequestId
+from headway.core.request import RequestId, State
 from headway.core.scheduler.base import SchedulerBase
 from headway.core.scheduler.kv import KvPool
 from headway.core.scheduler.scheduler import Scheduler
@@ -63,14 +63,14 @@ class VirtualEngine:
         step = self.scheduler.plan(now, most_steps=most_steps)
         if step is None:
             return False
-        for row in step.rows:
+        for row in step.rows if step.prefill_tokens else ():
             if row.begin is not None:
                 self.executor.end_after(row.seq, self._outputs[self.scheduler.request(row.seq).id])
         outcome = self.executor.run(step)
         steps = len(outcome.results[0].tokens) if step.repeat > 1 else 1
         self.ends_ns = now + self.cost.of_repeat(step, steps)
         self._in_flight = step, outcome, steps
-        self.reach.met(step.shape)
+        self.reach.met(step.shape, steps)
         return True
 
     def end_step(self, log: list[StepRecord] | None) -> list[Event]:
@@ -94,14 +94,17 @@ class VirtualEngine:
         step, steps = self._last
         return [step.planned_ns + self.cost.of_repeat(step, done) for done in range(1, steps + 1)]
 
-    def certain_steps(self, within_ns: int) -> int:
-        """How many decode steps surely end neither a sequence nor after `within_ns`, but for the last; at least 1.
+    def certain_steps(self, now: int, until_ns: int) -> int:
+        """How many decode steps surely end no sequence, but for the last, and all before `until_ns`; at least 1.
 
         Here the world says when outputs end. The core only hears that so many steps may be taken at once.
         """
         running = self.scheduler.running
-        if not running:
+        if not running or any(seq.request.state is State.PREFILL for seq in reversed(running)):
             return 1
+        # When one that lost its KV has aged, those who wait may start sooner or later than it.
+        ageing = [at_ns for seq in self.scheduler.preempted if (at_ns := seq.request.aged_at_ns) > now]
+        within_ns = min(until_ns, *ageing) - now - 1 if ageing else until_ns - now - 1
         steps = min(self._outputs[seq.request.id] - seq.output_tokens for seq in running)
         context = self.scheduler.kv_tokens
 

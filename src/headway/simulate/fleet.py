@@ -147,16 +147,16 @@ class Sending(Timeline):
                 self.begin_step(engine, now, self._most_steps(server, now))
 
     def _most_steps(self, server: VirtualServer, now: int) -> int:
-        """A leap is possible when nobody waits anywhere, and ends before anybody could come or ask how it is.
+        """A leap is possible when nobody waits to be sent, and ends before anybody could come or ask how it is.
 
         Whoever ends elsewhere meanwhile makes room for nobody.
         """
-        if not self._leaps or len(self.front.lanes) or server.waiting:
+        if not self._leaps or len(self.front.lanes):
             return 1
         if self.follow is not None and len(self.servers) > 1:
             return 1  # whoever ends on another makes room for somebody who comes
         next_ns = min(self.next_from_outside, self._next_scrape_ns[server.engine.number], self._next_adapt_ns)
-        return server.engine.certain_steps(next_ns - now - 1)
+        return server.engine.certain_steps(now, min(next_ns, server.stands_until_ns))
 
     # -- requests ----------------------------------------------------------------------------------------------------
 

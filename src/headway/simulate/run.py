@@ -113,9 +113,10 @@ class Reach:
     context_tokens: int = 0
     attention_tokens: int = 0
 
-    def met(self, shape: Shape) -> None:
-        """A step was like this."""
+    def met(self, shape: Shape, steps: int = 1) -> None:
+        """A step was like this, and so many decoded on from there."""
         prefill, decode, context, attention = shape
+        context += (steps - 1) * decode
         self.prefill_tokens = max(self.prefill_tokens, prefill)
         self.decode_seqs = max(self.decode_seqs, decode)
         self.context_tokens = max(self.context_tokens, context)

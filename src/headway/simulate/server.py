@@ -43,6 +43,11 @@ class VirtualServer:
         return len(self._front.lanes)
 
     @property
+    def stands_until_ns(self) -> int:
+        """Until when those in its queue stand as they do of themselves."""
+        return min(self._front.give_up.next_ns, self._front.lanes.stands_until_ns)
+
+    @property
     def queued(self) -> int:
         """In its queue, or thrown out of KV."""
         return self.waiting + len(self.engine.scheduler.preempted)

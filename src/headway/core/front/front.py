@@ -95,7 +95,7 @@ class Front:
         first_token_ns = self.fleet.first_token_ns if remote else None
         self._promises = Promises(limits.queue_timeout_ns, limits.age_bound_ns, model, policy, first_token_ns)
         self._reservations: dict[RequestId, Reservation] = {}
-        self._give_up = Alarms()
+        self.give_up = Alarms()
         self._gave_way: dict[RequestId, Expire] = {}  # their owners have not been told
 
     # -- at the door -----------------------------------------------------------------------------------------------
@@ -182,7 +182,7 @@ class Front:
             return None
         request = self.lanes.take(accepts, now)
         if request is not None:
-            self._give_up.drop(request.id)
+            self.give_up.drop(request.id)
             self.admission.start(self._reservations[request.id], now)
         return request
 
@@ -348,12 +348,12 @@ class Front:
 
     def expires(self, now: int) -> bool:
         """May `expire` have somebody to turn away at `now`? Cheap, and wrong at most about those who left already."""
-        return bool(self._gave_way) or self._give_up.may_be_due(now)
+        return bool(self._gave_way) or self.give_up.may_be_due(now)
 
     def expire(self, now: int) -> list[Expire]:
         """Those who gave way, or have waited too long by `now`. They are out of the waiting room when this returns."""
         gave_way, self._gave_way = self._gave_way, {}
-        return [*gave_way.values(), *(self._expire(request_id, now) for request_id in self._give_up.due(now))]
+        return [*gave_way.values(), *(self._expire(request_id, now) for request_id in self.give_up.due(now))]
 
     def predicted_ttft_ns(self, request: Request, now: int) -> float:
         """How long until a first token of `request`, if it came now."""
@@ -390,7 +390,7 @@ class Front:
     def _wait(self, request: Request) -> None:
         """It waits from now on, until it is started, leaves, or gives up."""
         if (at_ns := self._promises.gives_up_at_ns(request)) is not None:
-            self._give_up.set(request.id, at_ns)
+            self.give_up.set(request.id, at_ns)
 
     def _expire(self, request_id: RequestId, now: int) -> Expire:
         request = self._reservations[request_id].request
@@ -403,7 +403,7 @@ class Front:
         self.lanes.remove(request.id)
         request.state = move(request.state, to)
         self.ended[to.value] = self.ended.get(to.value, 0) + 1
-        self._give_up.drop(request.id)
+        self.give_up.drop(request.id)
         self.admission.settle(self._reservations.pop(request.id), 0, now)
 
     def _count_refusal(self, refusal: HeadwayError, request_id: RequestId, now: int, prompt_tokens: int | None) -> None:

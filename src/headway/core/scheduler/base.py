@@ -153,7 +153,7 @@ class SchedulerBase(ABC):
             request.state = move(request.state, State.DECODE)
             if not seq.times.first_token_ns:
                 seq.times.first_token_ns = now
-        seq.tokens += drawn
+        seq.produce(drawn)
         # Of several tokens, all but the last were fed as well.
         computed = seq.computed = seq.computed + len(row.tokens) + len(drawn) - 1
         if computed >= (seq.table.published + 1) * self.pool.block_size:

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence as ReadOnlySequence
 
 from headway.core.pace import Shape, chunk_attention
 from headway.core.request import State
+from headway.core.scheduler.kv import Scope
 from headway.core.scheduler.sequence import Sequence
 from headway.core.scheduler.step import Begin, Row, Step
 
@@ -24,7 +26,9 @@ class Draft:
         "preempted",
         "prefill_tokens",
         "promised_blocks",
+        "refused",
         "repeat",
+        "repeatable",
         "rows",
         "time_ns",
     )
@@ -37,7 +41,9 @@ class Draft:
         self.owed_tokens = 0  # that prefill gets whatever the time says
         self.promised_blocks = 0  # that prompts already begun will still need
         self.preempted = False
+        self.refused: list[tuple[ReadOnlySequence[int], Scope]] = []  # prompts that there was no KV for
         self.repeat = 1
+        self.repeatable = True  # nobody who could not start in it could in the next, by eviction alone
         self.rows: list[Row] = []
         self.prefill_tokens = 0
         self.decode_tokens = 0
@@ -78,7 +84,7 @@ class Draft:
     def add_decode(self, seq: Sequence) -> None:
         """Feed the one token that a decoding `seq` has not fed: `add`, for the many."""
         start = seq.computed
-        self.rows.append(Row(seq.handle, start, seq.tokens[start:], seq.table.blocks, True))
+        self.rows.append(Row(seq.handle, start, seq.unfed, seq.table.blocks, True))
         seq.in_flight = True
         self.budget_tokens -= 1
         self.decode_tokens += 1

@@ -11,6 +11,8 @@ until its room is needed; the one unused for longest goes first (LRU), the end o
 
 from __future__ import annotations
 
+import itertools
+from array import array
 from collections import OrderedDict
 from collections.abc import Hashable, Iterator, Sequence
 from dataclasses import dataclass, field
@@ -27,9 +29,23 @@ class _Chain(NamedTuple):
     id: Hashable
 
 
+def _root(scope: Scope) -> _Chain:
+    return _Chain(("root", scope))
+
+
 # A block's place and content: the chain before it, and its tokens. And what has to be known to undo its eviction.
-Key = tuple[Hashable, Hashable]
-Evicted = tuple[Key, Hashable]
+Key = Hashable
+Evicted = tuple[Key, int]
+
+# There will never be so many chains.
+CHAINS = 1 << 48
+
+
+def _key(chain: Hashable, content: Hashable) -> Key:
+    """Two numbers are kept as one: of the many blocks of a simulation, as one small object each instead of three."""
+    if type(content) is int and type(chain) is int:
+        return content * CHAINS + chain
+    return chain, content
 
 
 @dataclass(slots=True, eq=False)
@@ -66,7 +82,7 @@ class KvPool:
         self._references = [0] * num_blocks
         self._entries: dict[Key, int] = {}  # the cached blocks
         self._key_of: list[Key | None] = [None] * num_blocks  # None: not cached
-        self._chain_of: list[Hashable] = [None] * num_blocks  # of what a cached block holds: what continues it has it
+        self._chain_of = array("q", [0]) * num_blocks  # of what a cached block holds: what continues it has it
         self._idle: OrderedDict[int, None] = OrderedDict()  # cached, held by no table; least recently used first
         self._next_chain = 0
         self._changes = 0  # of what is cached
@@ -103,6 +119,20 @@ class KvPool:
         """How many blocks releasing `table` would free, beside those that `tokens` would begin with anyway."""
         found = set(self._find(tokens, scope))
         return sum(1 for block in table.blocks if self._references[block] == 1 and block not in found)
+
+    def may_find_more(self, looked_for: Sequence[tuple[Sequence[int], Scope]], growing: Sequence[Table]) -> bool:
+        """Could any of these beginnings find more, once the tables `growing` have published more?
+
+        If what is found of it goes as far as one of the tables was published: that may go on as it does.
+        """
+        if not self.prefix_cache:
+            return False
+        ends = {table.chain if table.chain is not None else _root(table.scope) for table in growing}
+        chain_of = self._chain_of
+        return any(
+            _root(scope) in ends or any(chain_of[block] in ends for block in self._find(tokens, scope))
+            for tokens, scope in looked_for
+        )
 
     def match(self, table: Table, tokens: Sequence[int]) -> int:
         """Let the empty `table` begin with the cached blocks of `tokens`. Returns how many tokens they hold.
@@ -177,37 +207,45 @@ class KvPool:
 
         A block whose content another block already holds stays private: both are right, and one is enough.
         """
-        size, entries, blocks = self.block_size, self._entries, table.blocks
-        key_of, chain_of = self._key_of, self._chain_of
-        full = computed // size
+        full = computed // self.block_size
         if not self.prefix_cache or full <= table.published:
             return
-        chain = table.chain if table.chain is not None else _Chain(("root", table.scope))
-        for number, content in enumerate(contents(tokens, table.published, full, size), table.published):
-            key = (chain, content)
-            block = entries.get(key)
-            if block is None:
-                block = blocks[number]
-                self._next_chain += 1
-                self._changes += 1
-                entries[key] = block
-                key_of[block] = key
-                chain_of[block] = self._next_chain
+        entries, chain_of = self._entries, self._chain_of
+        chain = table.chain if table.chain is not None else _root(table.scope)
+        filled = list(contents(tokens, table.published, full, self.block_size))
+        for twins, content in enumerate(filled):
+            block = entries.get(_key(chain, content))
+            if block is None:  # nor can there be one of what follows: a new chain has no continuation
+                chain = self._add(chain, filled[twins:], table.blocks[table.published + twins : full])
+                break
             chain = chain_of[block]
         table.chain = chain
         table.published = full
 
+    def _add(self, chain: Hashable, filled: list[Hashable], blocks: list[int]) -> int:
+        """Cache `blocks`, which hold what was `filled` after `chain` and nobody else has. Returns their last chain."""
+        chains = range(self._next_chain + 1, self._next_chain + 1 + len(blocks))
+        keys = list(map(_key, itertools.chain((chain,), chains), filled))
+        self._entries.update(zip(keys, blocks, strict=True))
+        key_of, chain_of = self._key_of, self._chain_of
+        for block, key, number in zip(blocks, keys, chains, strict=True):
+            key_of[block] = key
+            chain_of[block] = number
+        self._next_chain = chains[-1]
+        self._changes += len(blocks)
+        return chains[-1]
+
     def release(self, table: Table) -> None:
         """Take every block of `table` back and empty it. Cached blocks can still be found until they are needed."""
-        references, key_of = self._references, self._key_of
+        references, key_of, idle = self._references, self._key_of, self._idle
         for block in reversed(table.blocks):  # so that the end of a prefix is evicted before its beginning
-            references[block] -= 1
-            if references[block]:
+            left = references[block] = references[block] - 1
+            if left:
                 continue
             if key_of[block] is None:
                 self._empty.append(block)
             else:
-                self._idle[block] = None
+                idle[block] = None
         table.blocks.clear()
         table.published = 0
         table.chain = None
@@ -229,10 +267,10 @@ class KvPool:
         found: list[int] = []
         if not self.prefix_cache:
             return found
-        chain: Hashable = _Chain(("root", scope))
+        chain: Hashable = _root(scope)
         entries, chain_of = self._entries, self._chain_of
         for content in contents(tokens, 0, (len(tokens) - 1) // self.block_size, self.block_size):
-            block = entries.get((chain, content))
+            block = entries.get(_key(chain, content))
             if block is None:
                 break
             found.append(block)
@@ -242,12 +280,12 @@ class KvPool:
 
     def _evict(self, count: int) -> list[int]:
         """The blocks that were unused for longest; what they held is forgotten."""
-        idle, key_of = self._idle, self._key_of
-        evicted = [idle.popitem(last=False)[0] for _ in range(count)]
+        entries, key_of = self._entries, self._key_of
+        evicted = [block for block, _ in map(self._idle.popitem, itertools.repeat(False, count))]
         for block in evicted:
             key = key_of[block]
             assert key is not None
-            del self._entries[key]
+            del entries[key]
             key_of[block] = None
         self._changes += count
         self.counters.evictions += count

@@ -35,16 +35,19 @@ class Leap:
         size = self._residents.pool.block_size
         due = []
         for index, seq in enumerate(self._sequences):
-            held = len(seq.tokens)  # in KV after the first step
+            held = seq.length  # in KV after the first step
             # The step after a block has become full needs the next; the block is published by the one that filled it.
             first_full = 1 + -held % size
             due += [(step + 1, _GROW, index) for step in range(first_full, steps, size)]
             if tokens:
                 due += [(step, _PUBLISH, index) for step in range(first_full, steps + 1, size)]
         due.sort()
+        grown: dict[int, ReadOnlySequence[int]] = {}  # the sequences of which something is published, as they end up
         for step, what, index in due:
             seq = self._sequences[index]
             if what == _GROW:
                 self._taken.append((seq, self._residents.extend(seq)))
             else:
-                self._residents.pool.publish(seq.table, seq.tokens + tokens[index], len(seq.tokens) - 1 + step)
+                if index not in grown:
+                    grown[index] = seq.tokens + tokens[index]
+                self._residents.pool.publish(seq.table, grown[index], seq.length - 1 + step)

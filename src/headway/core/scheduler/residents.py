@@ -44,7 +44,7 @@ class Residents:
         """What an uncommitted prompt will still need; what a committed one needs is set aside already."""
         if seq.committed:
             return 0
-        return max(0, self.pool.blocks_for(len(seq.tokens) + 1) - len(seq.table.blocks))
+        return max(0, self.pool.blocks_for(seq.length + 1) - len(seq.table.blocks))
 
     def needs(self, tokens: ReadOnlySequence[int], total_tokens: int, scope: Scope) -> int:
         """Free blocks that a table for `total_tokens` would take, beginning with what is cached of `tokens`."""

@@ -10,6 +10,8 @@ the ITL promise allow, in order of their TTFT slack, those already begun and tho
 
 from __future__ import annotations
 
+from collections.abc import Sequence as ReadOnlySequence
+
 from headway.core.decisions import Decision, Listener, ignore
 from headway.core.errors import KvExhausted
 from headway.core.lanes import Fit, Pull, Standing, standing
@@ -17,7 +19,7 @@ from headway.core.pace import Shape, StepTimeModel
 from headway.core.request import Request, State
 from headway.core.scheduler.base import SchedulerBase
 from headway.core.scheduler.draft import Draft
-from headway.core.scheduler.kv import KvPool
+from headway.core.scheduler.kv import KvPool, Scope
 from headway.core.scheduler.leap import Leap
 from headway.core.scheduler.limits import SchedulerLimits
 from headway.core.scheduler.policies import HEADWAY, Policy
@@ -49,7 +51,8 @@ class Scheduler(SchedulerBase):
         """The next step, or None when there is nothing to compute. The last step must be committed first.
 
         With `most_steps` above 1, as many equal decode steps as are certain to follow (`horizon`) may be one `Step`
-        with `repeat`: nobody may arrive or wait meanwhile. Only a simulation can promise that.
+        with `repeat`: nobody may arrive meanwhile, and those who wait must stand as they do now. Only a simulation can
+        promise that.
         """
         assert self._in_flight is None, "plan() before the last step was committed"
         # Slots that drain after a reconfigure may be more than the budget: those who stream still get their token.
@@ -73,7 +76,7 @@ class Scheduler(SchedulerBase):
 
     def _feed_decode(self, seq: Sequence, draft: Draft) -> None:
         """If its KV holds another token, or can be made to."""
-        tokens = len(seq.tokens)
+        tokens = seq.length
         if tokens <= len(seq.table.blocks) * self.pool.block_size or self._make_room(seq, tokens, draft):
             draft.add_decode(seq)
 
@@ -100,12 +103,12 @@ class Scheduler(SchedulerBase):
     # -- leaps ---------------------------------------------------------------------------------------------------
 
     def horizon(self, most: int = 1 << 20) -> int:
-        """How many coming steps are certain to repeat one shape, if nobody arrives, waits, or ends of itself.
+        """How many coming steps are certain to repeat one shape, if nobody arrives, can start, or ends of itself.
 
         Everybody must be decoding. Then nothing changes until somebody reaches `max_tokens`, or needs a block that is
         not there.
         """
-        if self.preempted or any(seq.request.state is not State.DECODE for seq in self.running):
+        if any(seq.request.state is not State.DECODE for seq in self.running):
             return 1
         steps = min((seq.request.max_tokens - seq.output_tokens for seq in self.running), default=1)
         low, high = 1, max(1, min(most, steps))
@@ -119,7 +122,7 @@ class Scheduler(SchedulerBase):
         pool = self.pool
         return (
             sum(
-                max(0, pool.blocks_for(len(seq.tokens) - 1 + steps) - len(seq.table.blocks))
+                max(0, pool.blocks_for(seq.length - 1 + steps) - len(seq.table.blocks))
                 for seq in self.running
                 if not seq.committed
             )
@@ -127,8 +130,15 @@ class Scheduler(SchedulerBase):
         )
 
     def _leap(self, draft: Draft, most_steps: int) -> None:
-        """Make the planned step stand for as many as are certain to be like it."""
+        """Make the planned step stand for as many as are certain to be like it.
+
+        Whoever could not start in it cannot in those either: decode takes blocks and time, and gives none back.
+        """
         if draft.prefill_tokens or len(draft.rows) != len(self.running) or self._due:  # an end is told by this commit
+            return
+        if draft.preempted or not draft.repeatable:  # some policies start nobody in a step that preempted
+            return
+        if draft.refused and self.pool.may_find_more(draft.refused, [seq.table for seq in self.running]):
             return
         draft.repeat = self.horizon(most_steps)
         if draft.repeat > 1:
@@ -172,7 +182,7 @@ class Scheduler(SchedulerBase):
             return  # preempted since the list was made
         tokens = min(seq.remaining, self._chunk_tokens(seq.computed, draft))
         end = min(seq.computed + tokens, self.residents.room(seq))
-        if end < len(seq.tokens):
+        if end < seq.length:
             end -= end % self.limits.chunk_multiple_tokens
         if end <= seq.computed:
             return
@@ -183,7 +193,7 @@ class Scheduler(SchedulerBase):
             draft.promised_blocks -= len(seq.table.blocks) - held
         tokens = end - seq.computed
         draft.time_ns -= self.model.coefficients.prefill_ns(seq.computed, tokens)
-        draft.add(seq, tokens, samples=end == len(seq.tokens))
+        draft.add(seq, tokens, samples=end == seq.length)
 
     def _chunk_tokens(self, start: int, draft: Draft) -> int:
         """How many tokens from position `start` the budgets of `draft` allow."""
@@ -196,7 +206,7 @@ class Scheduler(SchedulerBase):
             if seq.request.state is State.DECODE and draft.budget_tokens:
                 self._feed_decode(seq, draft)
             elif seq.request.state is State.PREFILL and draft.budget_tokens:
-                self._make_room(seq, min(len(seq.tokens), seq.computed + draft.budget_tokens), draft)
+                self._make_room(seq, min(seq.length, seq.computed + draft.budget_tokens), draft)
                 self._feed_chunk(seq, draft)
         if not draft.preempted or self.policy.start_after_preemption:
             self._readmit(draft)
@@ -230,8 +240,8 @@ class Scheduler(SchedulerBase):
             seat = self._seat_of_lower(request)
             if seat is None or self._owed_to_preempted(request, draft.now):
                 return Fit.FULL
-            needed = self.residents.needs(request.prompt, request.prompt_tokens + 1, request.cache_scope)
-            return Fit.START if needed <= self.residents.free_without(seat, request) else Fit.NO_KV
+            free_blocks = self.residents.free_without(seat, request)
+            return self._find_kv(request.prompt, request.prompt_tokens + 1, request.cache_scope, free_blocks, draft)
 
         while len(self.running) >= self.limits.max_num_seqs:
             request = self.pull(accepts, draft.now)
@@ -268,10 +278,18 @@ class Scheduler(SchedulerBase):
         elif self.policy.whole_prompt_kv:
             tokens = request.prompt_tokens + 1  # the first decode must not need a preemption
         else:
-            cached, _ = self.pool.cached(request.prompt, request.cache_scope)
+            cached, idle = self.pool.cached(request.prompt, request.cache_scope)
+            draft.repeatable = not idle and draft.repeatable  # with less found, its first chunk would be shorter
             tokens = min(request.prompt_tokens, cached * self.pool.block_size + draft.budget_tokens)
-        needed = self.residents.needs(request.prompt, tokens, request.cache_scope)
-        return Fit.START if needed <= self.residents.free_blocks - draft.promised_blocks else Fit.NO_KV
+        free_blocks = self.residents.free_blocks - draft.promised_blocks
+        return self._find_kv(request.prompt, tokens, request.cache_scope, free_blocks, draft)
+
+    def _find_kv(self, prompt: ReadOnlySequence[int], tokens: int, scope: Scope, free_blocks: int, draft: Draft) -> Fit:
+        """Are `free_blocks` enough for `tokens` tokens, of which `prompt` may be cached?"""
+        if self.residents.needs(prompt, tokens, scope) <= free_blocks:
+            return Fit.START
+        draft.refused.append((prompt, scope))
+        return Fit.NO_KV
 
     def _would_slow(self, request: Request) -> bool:
         """Would one more stream push the decode step over the ITL that those who stream were promised?"""
@@ -282,7 +300,7 @@ class Scheduler(SchedulerBase):
             promises.append(request.slo.itl_ns)
         if not promises:
             return False
-        context = sum(len(seq.tokens) for seq in self.running) + request.prompt_tokens
+        context = sum(seq.length for seq in self.running) + request.prompt_tokens
         predicted = self.model.coefficients.predict_ns(Shape(0, len(self.running) + 1, context))
         return predicted * self.model.margin > min(promises)
 
@@ -296,9 +314,9 @@ class Scheduler(SchedulerBase):
         while self.preempted and draft.open and len(self.running) < self.limits.max_num_seqs:
             seq = self.preempted[0]
             commit = self.limits.kv_full == "wait" or seq.preemptions >= self.policy.max_preemptions
-            tokens = seq.request.total_tokens if commit else len(seq.tokens) + 1
-            needed = self.residents.needs(seq.tokens, tokens, seq.table.scope)
-            if needed > self.residents.free_blocks - draft.promised_blocks:
+            tokens = seq.request.total_tokens if commit else seq.length + 1
+            free_blocks = self.residents.free_blocks - draft.promised_blocks
+            if self._find_kv(seq.tokens, tokens, seq.table.scope, free_blocks, draft) is not Fit.START:
                 return
             draft.promised_blocks += self._promise(self.residents.readmit(commit=commit))
             self._listener(Decision(draft.now, "readmit", seq.request.id, "committed" if commit else ""))

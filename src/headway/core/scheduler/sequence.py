@@ -22,17 +22,22 @@ class Sequence:
         "handle",
         "in_flight",
         "known",
+        "length",
         "preemptions",
+        "prompt_tokens",
         "request",
         "table",
         "times",
         "tokens",
+        "unfed",
     )
 
     def __init__(self, handle: int, request: Request, now: int) -> None:
         self.handle = handle  # in order of start
         self.request = request
         self.tokens = tokens_of(request.prompt)  # prompt, then output
+        self.prompt_tokens = self.length = request.prompt_tokens  # `length` is of `tokens`: they are asked for it often
+        self.unfed: list[int] = []  # while decoding, the one token that is not fed yet
         self.computed = 0  # tokens whose KV is resident
         self.table = Table(scope=request.cache_scope)
         self.cached_tokens = 0  # of the prompt, found in the prefix cache at the first start
@@ -43,18 +48,24 @@ class Sequence:
         self.cancelled = False  # to be ended by the commit of the step in flight
         self.times = Times(arrival_ns=request.arrival_ns, started_ns=now)
 
+    def produce(self, tokens: list[int]) -> None:
+        """These were drawn."""
+        self.tokens += tokens
+        self.length += len(tokens)
+        self.unfed = tokens[-1:]
+
     @property
     def output_tokens(self) -> int:
-        return len(self.tokens) - self.request.prompt_tokens
+        return self.length - self.prompt_tokens
 
     @property
     def remaining(self) -> int:
         """Tokens that must be fed before the next one can be drawn: 1 while decoding."""
-        return len(self.tokens) - self.computed
+        return self.length - self.computed
 
     @property
     def usage(self) -> Usage:
-        return Usage(self.request.prompt_tokens, self.output_tokens, self.cached_tokens)
+        return Usage(self.prompt_tokens, self.output_tokens, self.cached_tokens)
 
 
 @dataclass(slots=True)

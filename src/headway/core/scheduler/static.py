@@ -169,12 +169,12 @@ class StaticScheduler(SchedulerBase):
         return len(self._slots)
 
     def _feed(self, seq: Sequence, width: int, draft: Draft) -> None:
-        end = min(len(seq.tokens), seq.computed + width)
-        if end < len(seq.tokens):
+        end = min(seq.length, seq.computed + width)
+        if end < seq.length:
             end -= end % self.limits.chunk_multiple_tokens
         grown = self.residents.grow(seq, end)
         assert grown, "the worst case was set aside"
-        draft.add(seq, end - seq.computed, samples=end == len(seq.tokens))
+        draft.add(seq, end - seq.computed, samples=end == seq.length)
 
 
 def _in_prefill(seq: Sequence) -> bool:
