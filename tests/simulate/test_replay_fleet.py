@@ -132,6 +132,14 @@ def test_under_another_setting_it_decides_otherwise(logged, tmp_path):
     assert replay(other).difference is not None
 
 
+def test_what_ended_there_and_still_waits_here_is_a_difference(logged, tmp_path):
+    """As where another setting starts nobody: that one of them has ended is then told of one that waits."""
+    lines = logged[0].read_text().splitlines()
+    other = tmp_path / "other.jsonl"
+    other.write_text("\n".join(line for line in lines if json.loads(line).get("stimulus") != "plan"))
+    assert replay(other).difference is not None
+
+
 def test_what_came_is_read_as_it_came(logged):
     path, ends = logged
     log = read_log(path)

@@ -16,7 +16,7 @@ from headway.core.front.ladder import Level, Mode
 from headway.core.front.ledger import Amounts
 from headway.core.front.tenants import TenantLimits, Tenants
 from headway.core.front.treatment import Asked
-from headway.core.request import Request, Slo, State, Usage
+from headway.core.request import IllegalMove, Request, Slo, State, Usage
 from headway.engine.journal import decision_line
 from headway.simulate.log_lines import Line, admission_of, degradation_of, limits_of, spec_of, tenant_of
 
@@ -47,7 +47,7 @@ class FleetCore:
     def run(self, stimuli: Iterable[Line]) -> list[Line]:
         """What was decided. A refusal is among the decisions; that a front told otherwise could not do is left out."""
         for line in stimuli:
-            with suppress(HeadwayError, KeyError):
+            with suppress(HeadwayError, KeyError, IllegalMove):  # of one that is not here, or not that far
                 getattr(self, "_" + line["stimulus"])(line, line["now_ns"])
         return self.made
 
