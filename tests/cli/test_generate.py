@@ -21,10 +21,12 @@ def test_it_prints_the_completion_and_nothing_else(capsys: pytest.CaptureFixture
     assert text.endswith("\n")
 
 
+@pytest.mark.slow
 def test_the_same_prompt_gives_the_same_text(capsys: pytest.CaptureFixture[str]) -> None:
     assert generated(capsys, "hello", "--max-tokens", "8") == generated(capsys, "hello", "--max-tokens", "8")
 
 
+@pytest.mark.slow
 def test_chat_and_raw_are_different_prompts(capsys: pytest.CaptureFixture[str]) -> None:
     chat = generated(capsys, "hello", "--max-tokens", "8")
     assert chat == generated(capsys, "hello", "--max-tokens", "8", "--chat")

@@ -174,6 +174,7 @@ async def test_both_logs_are_written_and_complete(client: aiohttp.ClientSession,
     assert named == ["submit", "start", "end", "settle"]
 
 
+@pytest.mark.slow
 def test_a_signal_ends_an_idle_server_at_once_and_cleanly() -> None:
     with Server(*SIMULATED) as server:
         start = time.monotonic()

@@ -195,6 +195,7 @@ def test_it_stands_beside_a_measurement(simulated, tmp_path, capsys):
     assert "TTFT p50" in capsys.readouterr().out
 
 
+@pytest.mark.slow
 def test_a_bench_result_is_replayed(simulated, fit, tmp_path):
     first = tmp_path / "first"
     for profile in (("rate", "--request-rate", "20"), ("concurrency", "--concurrency", "5")):

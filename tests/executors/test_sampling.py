@@ -96,6 +96,7 @@ filters = st.builds(
 )
 
 
+@pytest.mark.slow
 @settings(max_examples=150, deadline=None)
 @given(row=rows, params=filters)
 def test_only_what_the_filters_leave_is_drawn(row: Floats, params: SamplingParams):

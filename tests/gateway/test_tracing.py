@@ -151,6 +151,7 @@ async def test_a_stream_that_its_worker_breaks_off_is_an_error(spans: Spans) -> 
         assert (call.attributes or {})["error.type"] == "worker_closed"
 
 
+@pytest.mark.slow
 def test_nothing_of_it_is_imported_when_it_is_off() -> None:
     code = (
         "import sys, headway.cli.server, headway.cli.fleet.run; print([m for m in sys.modules if 'opentelemetry' in m])"

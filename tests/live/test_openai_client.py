@@ -163,6 +163,7 @@ def test_a_full_queue_is_a_rate_limit_with_a_time_to_come_back() -> None:
             assert all(pool.map(lambda _: complete(patient, max_tokens=2), range(3)))
 
 
+@pytest.mark.slow
 def test_more_outputs_than_may_wait_are_refused_once_and_for_all() -> None:
     """Not a 429: the official client would come back for ever."""
     with Server("--executor", "simulated", "--max-waiting", "4") as small:

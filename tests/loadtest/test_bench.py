@@ -130,6 +130,7 @@ async def bodies(seed: int | None, **text: Any) -> list[bytes]:
         ][1:]  # the first is the look at the server
 
 
+@pytest.mark.slow
 async def test_the_same_seed_gives_the_same_requests() -> None:
     once = await bodies(7)
     assert once == await bodies(7) != []

@@ -47,6 +47,7 @@ def test_an_endless_closed_loop_begins_with_what_it_needs() -> None:
         prefetch.close()
 
 
+@pytest.mark.slow
 async def test_a_closed_loop_goes_on_until_it_has_enough() -> None:
     async def script(turn: Turn) -> None:
         await asyncio.sleep(0.02)

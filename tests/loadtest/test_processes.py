@@ -133,6 +133,7 @@ async def test_a_closed_loop_is_split_by_slots() -> None:
         assert alone.processes == 1, "a process without a slot is not started"
 
 
+@pytest.mark.slow
 async def test_ctrl_c_reaches_every_process() -> None:
     told: list[Progress] = []
 

@@ -54,6 +54,7 @@ def test_there_are_never_more_live_tests_than_allowed(most: int) -> None:
     assert report.trials[0].current
 
 
+@pytest.mark.slow
 def test_what_is_only_better_by_noise_is_not_kept() -> None:
     """The fit is wrong: it makes everybody believe that the start is bad. In truth it is as good as any."""
     for seed in range(2):

@@ -394,6 +394,7 @@ def test_a_bad_cut_is_refused_by_name(field: str, value: Any) -> None:
     assert error.value.field == field
 
 
+@pytest.mark.slow
 def test_real_traces_are_read_whole() -> None:
     """Where they are; the project carries only the small ones above."""
     sizes = {

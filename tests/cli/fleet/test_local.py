@@ -150,6 +150,7 @@ def test_an_engine_that_cannot_start_is_told_and_ends_the_start(capsys: pytest.C
     assert said.startswith("headway: No engine came up. local-0: its process ended with 2, saying: max_model_len is")
 
 
+@pytest.mark.slow
 def test_a_signal_while_they_start_ends_everything() -> None:
     command = [sys.executable, "-m", "headway", "serve", *SIMULATED, "--local-workers", "2", "--port", "0"]
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True) as process:

@@ -55,6 +55,7 @@ def test_a_gateway_with_keys_and_limits_from_a_file(tmp_path: Path) -> None:
             assert gateway.wait() == 0
 
 
+@pytest.mark.slow
 def test_the_first_signal_lets_what_runs_finish() -> None:
     with Server(*SIMULATED) as worker, Server("--worker", worker.url) as gateway:
         client = openai.OpenAI(base_url=f"{gateway.url}/v1", api_key="unused", max_retries=0)

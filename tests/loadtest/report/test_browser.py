@@ -130,6 +130,7 @@ def test_the_button_changes_the_page_and_its_plots(browser: Any, files: dict[str
     seen.context.close()
 
 
+@pytest.mark.slow
 def test_the_plots_follow_the_system(browser: Any, files: dict[str, Path]) -> None:
     seen = Seen(browser, files["run"], "desktop", "light")
     seen.draw("#plot-timeline")
@@ -190,6 +191,7 @@ def test_without_scripts_the_tables_are_there(browser: Any, files: dict[str, Pat
     context.close()
 
 
+@pytest.mark.slow
 def test_no_button_sends_anything_away(browser: Any, files: dict[str, Path]) -> None:
     seen = Seen(browser, files["run"], "desktop", "light")
     seen.draw("#plot-timeline")

@@ -37,6 +37,7 @@ def replicas(found: Plan) -> int:
     return found.best.count
 
 
+@pytest.mark.slow
 def test_more_traffic_never_needs_fewer_replicas() -> None:
     counts = [replicas(planned(rate, one=small(seqs=16, budget=512))) for rate in (10.0, 30.0, 60.0)]
     assert counts == sorted(counts)
@@ -116,6 +117,7 @@ def test_limits_that_are_given_are_kept() -> None:
     assert [point.batch for point in best.curve] == [6]
 
 
+@pytest.mark.slow
 def test_our_own_policy_is_planned_as_well() -> None:
     assert replicas(planned(10.0, one=small(policy=HEADWAY))) >= 1
 

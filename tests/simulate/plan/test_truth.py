@@ -114,6 +114,7 @@ def test_headroom_is_what_is_left_of_capacity() -> None:
     assert found.best.headroom_ratio == pytest.approx(2 / 3, abs=0.17)
 
 
+@pytest.mark.slow
 def test_kv_use_is_what_running_requests_hold() -> None:
     """Little's law: rate × time inside × tokens, over what there is."""
     found = plan(traffic(5.0, Fixed(480), Fixed(64)), Promise(itl_s=0.2), [candidate(seqs=48)], requests=100)
