@@ -56,14 +56,11 @@ MUTATIONS = [
     one(
         "publish a block before it is full",
         "scheduler/kv.py",
-        "full = computed // size",
-        "full = -(-computed // size)",
+        "full = computed // self.block_size",
+        "full = -(-computed // self.block_size)",
+        "def publish",
     ),
-    Mutation(
-        "share across scopes",
-        "scheduler/kv.py",
-        (('_Chain(("root", table.scope))', '_Chain(("root", 0))'), ('_Chain(("root", scope))', '_Chain(("root", 0))')),
-    ),
+    one("share across scopes", "scheduler/kv.py", '_Chain(("root", scope))', '_Chain(("root", 0))'),
     one("no ageing", "front/promises.py", "if self._age_bound_ns and", "if False and"),
     one("unlimited overtaking", "lanes.py", "place.overtaken >= self.max_overtakes", "False"),
     one(
@@ -93,8 +90,9 @@ MUTATIONS = [
     one(
         "start into promised blocks",
         "scheduler/scheduler.py",
-        "needed <= self.residents.free_blocks - draft.promised_blocks",
-        "needed <= self.residents.free_blocks",
+        "free_blocks = self.residents.free_blocks - draft.promised_blocks",
+        "free_blocks = self.residents.free_blocks",
+        "draft.repeatable = not idle",
     ),
     one("a leap keeps what it took ahead", "scheduler/leap.py", "while self._taken:", "while False:"),
     one("leap past a rejection", "scheduler/scheduler.py", "or self._due:", "or False:"),
@@ -110,9 +108,14 @@ MUTATIONS = [
         "seq = self.preempted.pop(0)\n",
         "seq = self.preempted.pop(0)\n        seq.cached_tokens += 1\n",
     ),
-    one("evict the youngest first", "scheduler/kv.py", "popitem(last=False)", "popitem()"),
     one(
-        "the last token comes from the cache too", "scheduler/kv.py", "(len(tokens) - 1) // size", "len(tokens) // size"
+        "evict the youngest first", "scheduler/kv.py", "itertools.repeat(False, count)", "itertools.repeat(True, count)"
+    ),
+    one(
+        "the last token comes from the cache too",
+        "scheduler/kv.py",
+        "(len(tokens) - 1) // self.block_size",
+        "len(tokens) // self.block_size",
     ),
     one(
         "lost promises stay in front",
@@ -181,7 +184,11 @@ MUTATIONS = [
     ),
     # -- routing
     one("no bound on a burst", "fleet/routing.py", "if count + 1 <= math.ceil", "if True or count + 1 <= math.ceil"),
-    one("unknown is zero", "fleet/routing.py", "value * believed + mean * (1.0 - believed)", "value * believed"),
+    Mutation(
+        "unknown is zero",
+        "fleet/routing.py",
+        tuple((f" + means[{place}] * (1.0 - {name})", "") for place, name in enumerate("abcdef")),
+    ),
     one("an old answer overwrites a newer", "fleet/worker.py", "new.at_ns >= old.at_ns", "True"),
     one("own requests are counted twice", "fleet/worker.py", "inside - self._ours_at(running.at_ns)", "inside"),
     one(
@@ -212,7 +219,7 @@ MUTATIONS = [
         "self._full and hidden <= 1 + sequences / 8",
         "self._full",
     ),
-    one("a window changes on what was true before", "fleet/window.py", "else true_ns < self._since_ns", "else False"),
+    one("a window changes on what was true before", "fleet/window.py", "else true_ns < self._changed_ns", "else False"),
     one(
         "a flood fills every window",
         "fleet/fleet.py",
@@ -246,14 +253,18 @@ def broken_copy(mutation: Mutation, folder: Path) -> Path:
     source = folder / "src"
     shutil.copytree(ROOT / "src", source, ignore=shutil.ignore_patterns("__pycache__", "*.egg-info"))
     path = source / "headway" / "core" / mutation.file
-    text = path.read_text()
+    path.write_text(broken(mutation, path.read_text()))
+    return source
+
+
+def broken(mutation: Mutation, text: str) -> str:
+    """Raises ValueError where the core has changed."""
     head, mark, rest = text.partition(mutation.after) if mutation.after else ("", "", text)
     for was, becomes in mutation.edits:
         if was not in rest or (not mutation.after and rest.count(was) != 1):
-            raise SystemExit(f"{mutation.name}: {was!r} is not there once in {mutation.file}; the core has changed")
+            raise ValueError(f"{mutation.name}: {was!r} is not there once in {mutation.file}; the core has changed")
         rest = rest.replace(was, becomes, 1)
-    path.write_text(head + mark + rest)
-    return source
+    return head + mark + rest
 
 
 def first_failure(source: Path) -> str:
