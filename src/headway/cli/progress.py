@@ -1,4 +1,4 @@
-"""Shows how far the fetching and converting of a model is: a bar on a terminal, a line per stage elsewhere."""
+"""Shows how far the fetching, converting and loading of a model is: a bar on a terminal, a line per stage elsewhere."""
 
 from __future__ import annotations
 
@@ -13,7 +13,14 @@ from rich.progress import Progress as Bars
 from headway.cli.interrupt import ends_at_once
 from headway.models import Progress
 
-WORDS = {"fetch": "Fetching", "check": "Checking", "convert": "Converting", "tokenizer": "Reading the tokenizer of"}
+WORDS = {
+    "fetch": "Fetching",
+    "check": "Checking",
+    "convert": "Converting",
+    "tokenizer": "Reading the tokenizer of",
+    "load": "Loading",
+    "measure": "Measuring the steps of",
+}
 
 
 @contextmanager

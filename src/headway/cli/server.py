@@ -7,7 +7,6 @@ import contextlib
 import logging
 import os
 import signal
-import sys
 from collections.abc import Mapping
 from dataclasses import replace
 from socket import socket
@@ -66,8 +65,6 @@ async def _serve(layers: Layers, effective: Effective, sock: socket) -> None:
     config = effective.config
     tracing = exporting() if config.otel else None
     model = effective.model or DEFAULT_MODEL
-    if config.engine.executor != "simulated":  # compiling a model takes seconds, and tells nothing of its progress
-        print(f"Loading {model} …", file=sys.stderr, flush=True)
     with shown_progress("starting") as report:
         engine = Engine(model, config.engine, report=report)
         await engine.start()

@@ -15,7 +15,7 @@ import threading
 from collections.abc import AsyncGenerator, Callable, Coroutine, Sequence
 from dataclasses import asdict, dataclass, replace
 from itertools import count
-from typing import Any, Self, TypeVar, cast
+from typing import Any, Literal, Self, TypeVar, cast
 
 from headway.core.errors import ConfigError, EngineFailed, HeadwayError, InvalidRequest, QueueFull
 from headway.core.front.front import Front
@@ -169,6 +169,7 @@ class Engine:
         self._executor = SupervisedExecutor(
             executor_factory(self._model, self.config), step_timeout_s=self.config.step_timeout
         )
+        self._tell("load")
         info = await asyncio.to_thread(self._executor.start)
         try:
             step_time = step_time_model(info)
@@ -182,6 +183,11 @@ class Engine:
         self._driver = Driver(front, scheduler, self._executor, self._model.tokenizer.stream, journals=journals)
         self._driver.start()
 
+    def _tell(self, stage: Literal["load", "measure"]) -> None:
+        """These take seconds, and nobody knows how many."""
+        if self._report is not None and self.config.executor != "simulated":
+            self._report(Progress(stage, self.model.name))
+
     def _journals(self, info: ExecutorInfo, observations: list[tuple[Shape, int]]) -> Journals:
         header = {
             "model": self.model.name,
@@ -194,10 +200,9 @@ class Engine:
         return Journals(steps, decisions)
 
     def _profile(self, executor: SupervisedExecutor) -> list[tuple[Shape, int]]:
-        limits = {
-            "max_num_seqs": self.config.max_num_seqs,
-            "max_num_batched_tokens": self.config.max_num_batched_tokens,
-        }
+        self._tell("measure")
+        most = self.config
+        limits = {"max_num_seqs": most.max_num_seqs, "max_num_batched_tokens": most.max_num_batched_tokens}
         return profile(executor.run, executor.info, **limits)
 
     def reconfigure(self, /, **changes: Any) -> EngineConfig:

@@ -26,7 +26,7 @@ from headway.core.errors import ModelError
 class Progress:
     """How far a slow stage is. `total_bytes` is None where nobody knows it."""
 
-    stage: Literal["fetch", "check", "convert", "tokenizer"]
+    stage: Literal["fetch", "check", "convert", "tokenizer", "load", "measure"]
     subject: str  # what is being fetched or converted, for a person to read
     done_bytes: int = 0
     total_bytes: int | None = None
