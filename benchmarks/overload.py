@@ -5,6 +5,7 @@ client in twenty comes back when `Retry-After` says; the others do not. Beside i
 best goodput is what overload is measured against. `--real` does the same over HTTP, with a gateway and simulated
 workers that it starts, and `--live URL` before a gateway that is running (give its capacity with `--capacity`):
     python -m benchmarks.overload
+    python -m benchmarks.overload --seeds 5
     python -m benchmarks.overload --real
 """
 
@@ -31,9 +32,20 @@ from headway.simulate import Run, VirtualFleet, VirtualRequest, VirtualSettings,
 LEAST_OF_BEST, MOST_CHANGES, NORMAL_AFTER_S = 0.85, 2, 10.0
 NORMAL, OVERLOAD = 0.6, 3.0
 BEFORE_S, DURING_S, AFTER_S = 30.0, 60.0, 60.0
-STEADY = (0.8, 1.0, 1.25, 1.5)
+STEADY = (0.8, 1.0, 1.25, 1.5, 2.0, 3.0)
 PATIENT_EVERY, RETRIES = 20, 50
 MAX_WAITING = 1_024
+
+
+# What is told of several seeds, and what it should be.
+TARGETS = {
+    "of_best": f"at least {LEAST_OF_BEST}",
+    "most_waiting": f"at most {MAX_WAITING}",
+    "patient_refused": "0",
+    "good_after": "as before",
+    "ladder_down_s": f"at most {NORMAL_AFTER_S:g}",
+    "most_changes": f"at most {MOST_CHANGES}",
+}
 
 
 def service(given: argparse.Namespace) -> VirtualSettings:
@@ -99,6 +111,7 @@ def judged(run: Run, best: float) -> dict[str, Any]:
         "waiting_after": max((sample.waiting for sample in later), default=0),
         "ladder_down_s": max(degraded, default=end_s) - end_s,
         "changes": dict(changes),
+        "most_changes": max(changes.values(), default=0),
         "cut_short": sum("output-clamped" in record.degraded and record.end == "length" for record in run.records),
     }
 
@@ -125,6 +138,32 @@ def shown(found: dict[str, Any]) -> None:
     print(f"changes of a ladder level: at most {most} (target {MOST_CHANGES}): {found['changes']}")
 
 
+def virtually(given: argparse.Namespace) -> dict[str, Any]:
+    """The steady loads, and the storm, with one seed."""
+    capacity = given.capacity or capacity_of(given)
+    best = 0.0
+    for share in STEADY:
+        run = simulate(steady(capacity * share, DURING_S, given, given.seed), service(given))
+        rate = goodput(run, 0.0, DURING_S)
+        best = max(best, rate)
+        print(f"steady at {share:g} of {capacity:.1f} req/s: {rate:.1f} good a second", flush=True)
+    return judged(simulate(storm(capacity, given), service(given)), best)
+
+
+def over_seeds(given: argparse.Namespace) -> list[dict[str, Any]]:
+    """The same with one seed after another; and in the end the median of what has a target, and its range."""
+    found = []
+    for seed in range(given.seed, given.seed + given.seeds):
+        print(f"-- seed {seed}")
+        found.append({"seed": seed, **virtually(argparse.Namespace(**{**vars(given), "seed": seed}))})
+        shown(found[-1])
+    print(f"-- median of {given.seeds} seeds (least to most)")
+    for name, target in TARGETS.items():
+        values = [one[name] for one in found]
+        print(f"{name}: {np.median(values):.3g} ({min(values):.3g} to {max(values):.3g}; target {target})")
+    return found
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--longest", type=int, default=8_192, help="prompts are cut to this (default 8,192)")
@@ -137,22 +176,20 @@ def main() -> None:
         "--capacity", type=float, default=0.0, help="req/s of --live, or of anything instead of measuring"
     )
     parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--seeds", type=int, default=1, help="on virtual time: how many, from --seed on (default 1)")
     parser.add_argument("--json", type=Path, metavar="FILE", help="write everything to FILE")
     given = parser.parse_args()
+    found: Any
     if given.real or given.live:
         phases = [(NORMAL, BEFORE_S), (OVERLOAD, DURING_S), (NORMAL, AFTER_S)]
         goals = {"patient_every": PATIENT_EVERY, "retries": RETRIES, "normal_after_s": NORMAL_AFTER_S}
         found = asyncio.run(overload_http.measured(given, phases, goals))
+        shown(found)
+    elif given.seeds > 1:
+        found = over_seeds(given)
     else:
-        capacity = given.capacity or capacity_of(given)
-        best = 0.0
-        for share in STEADY:
-            run = simulate(steady(capacity * share, DURING_S, given, given.seed), service(given))
-            rate = goodput(run, 0.0, DURING_S)
-            best = max(best, rate)
-            print(f"steady at {share:g} of {capacity:.1f} req/s: {rate:.1f} good a second", flush=True)
-        found = judged(simulate(storm(capacity, given), service(given)), best)
-    shown(found)
+        found = virtually(given)
+        shown(found)
     if given.json:
         given.json.write_text(json.dumps(found, indent=2) + "\n")
 

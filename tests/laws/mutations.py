@@ -60,7 +60,7 @@ MUTATIONS = [
         "full = -(-computed // self.block_size)",
         "def publish",
     ),
-    one("share across scopes", "scheduler/kv.py", '_Chain(("root", scope))', '_Chain(("root", 0))'),
+    one("share across scopes", "scheduler/kv.py", 'return "root", scope', 'return "root", 0'),
     one("no ageing", "front/promises.py", "if self._age_bound_ns and", "if False and"),
     one("unlimited overtaking", "lanes.py", "place.overtaken >= self.max_overtakes", "False"),
     one(
@@ -109,13 +109,18 @@ MUTATIONS = [
         "seq = self.preempted.pop(0)\n        seq.cached_tokens += 1\n",
     ),
     one(
-        "evict the youngest first", "scheduler/kv.py", "itertools.repeat(False, count)", "itertools.repeat(True, count)"
+        "evict the youngest first",
+        "scheduler/kv.py",
+        "run = next(iter(self._idle))",
+        "run = next(reversed(self._idle))",
+        "def _evict",
     ),
+    one("hold all of a run for its beginning", "scheduler/kv.py", "if same == len(found.blocks) else", "if True else"),
     one(
         "the last token comes from the cache too",
         "scheduler/kv.py",
-        "(len(tokens) - 1) // self.block_size",
-        "len(tokens) // self.block_size",
+        "(length - 1) // size",
+        "length // size",
     ),
     one(
         "lost promises stay in front",
@@ -212,7 +217,9 @@ MUTATIONS = [
         "trust is Trust.HALF_OPEN",
     ),
     one("a probe taken back keeps the worker out", "fleet/worker.py", "self.breaker.nothing_learnt()", "pass"),
-    one("a window that never shrinks", "fleet/window.py", "self.sequences = min(self.sequences, runs)", "pass"),
+    one("a window that never shrinks", "fleet/window.py", "self.sequences = max(1.0, min(self.sequences, to))", "pass"),
+    one("a window grows though nothing is gained", "fleet/window.py", "if not self.pace.slope:", "if True:"),
+    one("promises are begun at the last moment", "front/promises.py", "slack_ns - delay_ns", "slack_ns"),
     one(
         "a window grows over what its worker is silent about",
         "fleet/window.py",

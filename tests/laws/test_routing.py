@@ -341,6 +341,36 @@ def test_a_promise_counts_from_when_its_prompt_must_be_sent():
     assert request.latest_start_ns == pytest.approx(now + S - 100 * MS, abs=5 * MS)
 
 
+def test_a_promise_is_begun_so_early_that_it_is_kept_though_first_tokens_often_come_late():
+    """Who starts at the last moment by what a prompt takes on average misses its promise every other time."""
+    front, now = reading(token_ns=100_000)
+    draws, late = random.Random(1), 0
+    for number in range(300):
+        request = Request(f"r{number}", range(1_000), 10, slo=Slo(ttft_ns=S))
+        front.submit(request, now)
+        now = request.latest_start_ns
+        assert [dispatch.request.id for dispatch in front.plan(now)] == [request.id]
+        now += int((100 + draws.expovariate(1 / 80)) * MS)
+        late += number >= 100 and now - request.arrival_ns > S
+        front.began(request.id, now)
+        front.settle(request.id, Usage(1_000, 10), now, end=State.FINISHED)
+    assert late <= 20
+    assert request.latest_start_ns - request.arrival_ns > S / 2
+
+
+def test_a_promise_that_is_shorter_than_first_tokens_are_late_still_waits_for_its_turn():
+    """Else all of them would be lost when they come, and stand behind everybody."""
+    front, now = reading(token_ns=100_000)
+    for number in range(20):
+        assert send(front, now, Request(f"s{number}", range(1_000), 10)) == ["w"]
+        now += 400 * MS * (1 + number % 2)
+        front.began(f"s{number}", now)
+        front.settle(f"s{number}", Usage(1_000, 10), now, end=State.FINISHED)
+    request = Request("r", range(1_000), 10, slo=Slo(ttft_ns=S))
+    front.submit(request, now)
+    assert now < request.latest_start_ns < now + S / 2
+
+
 def test_two_workers_of_one_name_and_weights_of_nothing_are_refused():
     front = fleet(WorkerSpec("w"))
     with pytest.raises(ConfigError, match="'w'"):

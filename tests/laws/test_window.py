@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import math
+import random
+from collections.abc import Callable
+
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -102,22 +106,77 @@ def test_first_bytes_let_a_young_window_grow_so_far_and_then_its_worker_is_asked
     assert 8 * YOUNG_GROWTH <= window.sequences <= 8 * PROVEN_RATIO
 
 
-def test_a_worker_that_does_no_more_however_much_it_has_is_young_no_longer():
-    window, now = Window(8), 0
-    for _ in range(10):
-        now += 200 * MS
-        window.open(int(window.sequences))
-        for _ in range(40):
-            window.done(20, ended=True)
-        count = int(window.sequences)
-        window.adjust(now, queued=0, sequences=count, tokens=100 * count, true_ns=now)
+def together(
+    speed: Callable[[int], float], seconds: int, *, signals: bool, stay_ns: int, lengths: random.Random | None = None
+) -> tuple[list[float], float]:
+    """One worker that begins whatever comes: each of n requests has `speed(n)` of what one alone would have.
+
+    Alone one of 50 tokens takes `stay_ns`, a quarter of it until its first. Returns the window, every 100 ms, and how
+    many tokens a second of the second half.
+    """
+    front = Front(LIMITS, FrontLimits(), remote=True)
+    front.add_worker(WorkerSpec("w"), 0)
+    inside: dict[str, tuple[int, float]] = {}  # how many tokens, and what is done, in ns of one alone
+    windows, tokens, count, now = [], 0, 0, 0
+    while now < seconds * S:
+        while front.admission.waiting < 50:
+            front.submit(Request(f"r{count}", range(100), 1_000), now)
+            count += 1
+        for dispatch in front.plan(now):
+            inside[dispatch.request.id] = (max(2, int(lengths.expovariate(1 / 50))) if lengths else 50, 0.0)
+        now += 20 * MS
+        step_ns = 20 * MS * speed(len(inside))
+        for name, (length, done_ns) in list(inside.items()):
+            inside[name] = (length, done_ns + step_ns)
+            if done_ns < stay_ns / 4 <= done_ns + step_ns:
+                front.began(name, now)
+            if done_ns + step_ns >= stay_ns / 4 + stay_ns * 3 / 4 * (length - 1) / 49:
+                del inside[name]
+                front.settle(name, Usage(100, length), now, end=State.FINISHED)
+                tokens += length if now > seconds * S / 2 else 0
+        if now % (100 * MS) == 0:
+            if signals:
+                front.observe("w", WorkerLoad.at(now, running=len(inside), waiting=0), now)
+            windows.append(front.fleet.workers["w"].window.sequences)
+    return windows, tokens * 2 / seconds
+
+
+@pytest.mark.parametrize("lengths", [None, 1], ids=["alike", "mixed"])
+@pytest.mark.parametrize("signals", [True, False], ids=["signals", "none"])
+def test_a_window_ends_where_more_in_flight_only_takes_longer(signals, lengths):
+    """Eight at a time is what the worker can do. It never queues; and has no signal, or none that would tell."""
+    draws = random.Random(lengths) if lengths else None
+    windows, rate = together(lambda n: min(1.0, 8 / n), 20, signals=signals, stay_ns=400 * MS, lengths=draws)
+    assert max(windows) <= 8 * 6
+    assert sum(windows[100:]) / len(windows[100:]) <= 8 * 3
+    assert rate >= 0.8 * 8 * 50 / 0.4
+
+
+@pytest.mark.parametrize("signals", [True, False], ids=["signals", "none"])
+def test_a_window_grows_as_long_as_that_gains_throughput(signals):
+    """What a step takes grows with the batch, by less than the batch does: 32 at a time do 3.2 times what 8 do."""
+    windows, rate = together(lambda n: 101 / (100 + n), 15, signals=signals, stay_ns=400 * MS)
+    assert max(windows[100:]) > 64
+    assert rate >= 0.9 * 50 / 0.4 * 64 * 101 / 164
+
+
+def test_of_a_worker_that_gains_little_by_more_a_window_shrinks_to_what_is_useful():
+    """Each beside another costs as much as it is: one alone does all that can be done."""
+    window = Window(32)
+    assert window.useful == math.inf
+    for number in range(1, 40):
+        window.ended(number, 20, 20 * number * MS)
+    assert window.open(31)
+    window.adjust(S, queued=0, sequences=32, tokens=3_200, true_ns=S)
+    assert window.sequences == 16, "by no more than a half, since what is known of fewer is older"
     assert not window.young
-    assert window.sequences < 8 * YOUNG_GROWTH**3
+    assert window.useful == 1.0
 
 
 def test_a_window_never_grows_beyond_the_tokens_its_worker_can_hold():
     window = Window(8)
     window.bound_tokens(1_000)
+    window.ended(8, 20, MS)
     for step in range(1, 20):
         window.open(int(window.sequences))
         window.adjust(step * S, queued=0, sequences=8, tokens=100, true_ns=step * S)
@@ -133,6 +192,7 @@ def test_what_a_worker_does_not_account_for_may_queue_in_it_so_its_window_does_n
         for number in range(16):
             assert state.window.open(number)
             state.send(Request(f"r{number}", range(100), 10), 10, 0)
+        state.window.ended(16, 20, MS)
         state.observe(WorkerLoad.at(S, running=16 - unaccounted, waiting=0), S)
         return state.window.sequences > 16
 
@@ -156,6 +216,7 @@ def test_a_window_shrinks_to_what_runs():
 
 def test_a_window_that_is_not_full_does_not_grow():
     window = Window(8)
+    window.ended(8, 20, MS)
     for step in range(50):
         window.open(2)
         window.adjust(step * GROW_EVERY_NS, queued=0, sequences=2, tokens=100, true_ns=step * GROW_EVERY_NS)
@@ -176,7 +237,7 @@ def test_a_window_stays_between_one_and_its_bound(moves, first, most):
     for wait, sequences, queued, tokens in moves:
         now += wait
         window.open(sequences)
-        window.done(tokens, ended=tokens % 2 == 0)
+        window.ended(sequences + 1, tokens, wait)
         window.adjust(now, queued=queued, sequences=sequences, tokens=tokens, true_ns=now)
         assert window.sequences >= 1
         assert not most or window.sequences <= max(most, 1)

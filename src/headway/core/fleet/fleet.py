@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from headway.core.decisions import Decision, Listener
 from headway.core.errors import ConfigError, NotFound, NoWorker
 from headway.core.fleet.breaker import Trust
+from headway.core.fleet.delay import Delay
 from headway.core.fleet.routing import Choice, choose, within_fair_share
 from headway.core.fleet.shares import Shares
 from headway.core.fleet.worker import Flight, WorkerLoad, WorkerSpec, WorkerState
@@ -42,6 +43,7 @@ class Fleet:
         self.workers: dict[str, WorkerState] = {}
         self.flights: dict[RequestId, Flight] = {}
         self.typical_tokens = 0.0  # of a request; 0 before the first
+        self.delay = Delay()  # of first tokens, beyond `first_token_ns`
 
     def add(self, spec: WorkerSpec, now: int) -> None:
         if spec.id in self.workers:
@@ -171,16 +173,18 @@ class Fleet:
         flight = self.flights[request_id]
         if not flight.began:
             before = self._trust(flight.worker, now)
+            if flight.unread_tokens and (predicted_ns := self.first_token_ns(flight.prompt_tokens)):
+                self.delay.observe(now - flight.sent_ns - predicted_ns)
             flight.worker.began(flight, now)
             self._tell_trust(flight.worker, before, now)
 
-    def land(self, request: Request, now: int, *, failed: bool = False) -> Flight | None:
-        """It is nowhere any more. None when it was at no worker of ours."""
+    def land(self, request: Request, now: int, *, output_tokens: int = 0, failed: bool = False) -> Flight | None:
+        """It is nowhere any more, and has so many tokens of output. None when it was at no worker of ours."""
         flight = self.flights.pop(request.id, None)
         if flight is not None:
             before = self._trust(flight.worker, now)
             self.shares.landed(request.tenant, request.prompt_tokens + flight.output_tokens)
-            flight.worker.land(request, now)
+            flight.worker.land(request, output_tokens, now)
             if failed:
                 flight.worker.breaker.failed(now)
             self._tell_trust(flight.worker, before, now)
@@ -209,7 +213,7 @@ class Fleet:
 
     def first_token_ns(self, prompt_tokens: float) -> float:
         """What a first token takes once its request is sent, at the best worker; 0 before anything is known."""
-        known = [worker.prompt_time.ns(prompt_tokens) for worker in self.workers.values() if worker.prompt_time]
+        known = [worker.prompt_time.at(prompt_tokens) for worker in self.workers.values() if worker.prompt_time]
         return min(known, default=0.0)
 
     def _tell(self, worker_id: str, what: str, now: int) -> None:

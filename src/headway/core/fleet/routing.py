@@ -51,27 +51,19 @@ class Choice:
 
 def choose(workers: ReadOnlySequence[WorkerState], request: Request, typical_tokens: float, now: int) -> Choice:
     """The best of `workers`, all of which have room. `typical_tokens` is what a request usually comes to."""
-    said = [signals(worker, now) for worker in workers]
-    means = [_mean(known, none) for known, none in zip(zip(*said, strict=True), NOTHING_KNOWN, strict=True)]
+    found = scored(workers, request, typical_tokens, now)
     fair = within_fair_share(workers, now)
-    scores: dict[str, float] = {}
-    best: tuple[float, float] | None = None
-    for worker, known in zip(workers, said, strict=True):
-        if worker not in fair:
-            continue
-        found = terms(worker, request, known, means, typical_tokens=typical_tokens, now=now)
-        score = scores[worker.spec.id] = sum(found.values())
-        # Of equals, the one with the least of ours, then the first that was added: a replay must choose alike.
-        if best is None or (score, len(worker.flights) / worker.spec.weight) < best:
-            best, chosen, why = (score, len(worker.flights) / worker.spec.weight), worker.spec.id, found
-    del scores[chosen]
-    return Choice(chosen, why, scores)
+    scores = {worker.spec.id: sum(found[worker.spec.id].values()) for worker in fair}
+    # Of equals, the one with the least of ours, then the first that was added: a replay must choose alike.
+    best = min(fair, key=lambda worker: (scores[worker.spec.id], len(worker.flights) / worker.spec.weight))
+    del scores[best.spec.id]
+    return Choice(best.spec.id, found[best.spec.id], scores)
 
 
 def scored(
     workers: ReadOnlySequence[WorkerState], request: Request, typical_tokens: float, now: int
 ) -> dict[str, dict[str, float]]:
-    """Every worker's terms for `request`, whether it has room or not: to be looked at. Decides nothing."""
+    """Every worker's terms for `request`."""
     said = [signals(worker, now) for worker in workers]
     means = [_mean(known, none) for known, none in zip(zip(*said, strict=True), NOTHING_KNOWN, strict=True)]
     return {

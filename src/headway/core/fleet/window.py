@@ -1,30 +1,45 @@
 """`Window`: how much one worker may have in flight, in sequences and tokens: as much as keeps it busy, and no queue.
 
 What waits inside a worker waits in its order, not in ours. So the window grows while it is full and the worker does not
-queue: by a quarter while that gains throughput, by a little when it does not; and shrinks to what really runs as soon
-as it queues. What says that it does not queue must be newer than the last change, and account for what was sent there.
+queue; and shrinks to what really runs as soon as it queues. What says that it does not queue must be newer than the
+last change, and account for what was sent there.
 
-A young window, of a worker that is not known yet, is far too small for most. It grows by a half, with every signal; and
-before the next one by first bytes, since whoever has one runs: at scrapes five times a second most of its first seconds
-would be lost.
+There are workers that never queue: they begin whatever comes, and all of it goes slower. So it is learnt how long a
+token takes by how many are in flight, a constant and a part for each (`Line`). A request more gains throughput as far
+as the constant is what a token takes: where that is little (`LEAST_GAIN`) a window grows no more, and a larger shrinks.
+
+A window grows at most to so many times what was in flight beside those that ended lately. A young one, of a worker that
+is not known yet, is far too small for most, and nobody has ended. It grows by a half as often as all in flight have a
+first byte, since whoever has one runs; as far as the last signal allows that told of a full window and no queue.
 """
 
 from __future__ import annotations
 
 import math
 
+from headway.core.fleet.line import REMEMBERED, Line
+
 GROW_EVERY_NS = 250_000_000
-# After a queue: it takes a while to drain.
+# After it shrank: it takes a while to drain.
 REST_NS = 1_000_000_000
-GAIN = 1.02
-GROWTH, SLOW_GROWTH = 1.25, 1.05
-# A window is young until its worker is seen to queue or not to gain, and for no longer than this after it first grew.
+# By how much it grows at a time: after it shrank by little, then by half as much again each time.
+LEAST_GROWTH, GROWTH = 0.05, 0.25
+# Beyond so many times what was in flight beside those that ended lately nothing is known, unless the worker tells that
+# nothing queues; and how much each that ended counts in that.
+SEEN_RATIO, TOLD_RATIO, SEEN_RATE = 1.5, 3.0, 0.125
+# Where little is gained it shrinks by no more at a time, since what is known of fewer is older.
+SHRINK_RATIO = 0.5
+# Of what a window grows by, the part that throughput must grow by.
+LEAST_GAIN = 0.2
+# Of fewer tokens than this it is the less certain how long one takes.
+WHOLE_TOKENS = 16
+# A window shrinks where less than this part of it is useful.
+CLEARLY_RATIO = 0.8
+# A window is young until its worker is seen to queue or to gain little, and no longer than this after it first grew.
 YOUNG_NS = 2_000_000_000
 YOUNG_GROWTH = 1.5
-# While it is young throughput must gain a part of what the window did: what was just filled always reads some prompts.
-YOUNG_GAIN = 0.33
-# How far first bytes let it grow before the next signal: there are servers that send theirs early.
-PROVEN_RATIO = 3.5
+# How far first bytes let it grow before the next signal, there are servers that send theirs early; and altogether.
+PROVEN_RATIO, YOUNG_RATIO = 3.5, 32.0
 
 
 class Window:
@@ -32,17 +47,17 @@ class Window:
 
     __slots__ = (
         "_changed_ns",
-        "_done_tokens",
         "_ended",
+        "_first",
         "_full",
-        "_measured",
+        "_growth",
         "_most",
         "_most_tokens",
         "_next_ns",
         "_proven",
-        "_rate",
-        "_since_ns",
+        "_seen",
         "_young_until_ns",
+        "pace",
         "sequences",
         "tokens",
         "young",
@@ -51,18 +66,18 @@ class Window:
     def __init__(self, first: int, most: int = 0) -> None:
         self._most = most or math.inf
         self._most_tokens = math.inf
-        self.sequences: float = min(first, self._most)
+        self._first = self.sequences = min(first, self._most)
         self.tokens = math.inf
+        self.pace = Line()  # ns that a token takes, by how many are in flight
+        self._seen = 0.0  # how many were in flight beside those that ended lately
+        self._growth = GROWTH  # at the next change by a signal
+        self._ended = 0  # since the last change by a signal
         self.young = True
         self._young_until_ns = 0  # 0: it has not grown yet
         self._proven = self.sequences * PROVEN_RATIO  # so far it may grow by first bytes
         self._changed_ns = 0
         self._full = False  # since then
-        self._since_ns = self._next_ns = 0  # of the last change by a signal, and when there may be another
-        self._done_tokens = 0  # since the last change by a signal
-        self._ended = 0  # since then, too
-        self._rate = 0.0  # tokens a second when it last grew
-        self._measured = self.sequences  # what it was then
+        self._next_ns = 0  # when there may be another change by a signal
 
     def bound_tokens(self, most: float) -> None:
         """More tokens than this the worker cannot hold."""
@@ -80,10 +95,20 @@ class Window:
         self._full = self._full or not fit
         return fit
 
-    def done(self, tokens: int, *, ended: bool) -> None:
-        """So much work has been finished: what throughput is measured by."""
-        self._done_tokens += tokens
-        self._ended += ended
+    def ended(self, beside: float, tokens: int, took_ns: int) -> None:
+        """A request has, whose tokens took so long, with so many in flight on average, itself among them."""
+        self._ended += 1
+        self._seen += (beside - self._seen) * (SEEN_RATE if self._seen else 1.0)
+        if tokens > 0 and took_ns:
+            weight = min(1.0, tokens / WHOLE_TOKENS)
+            self.pace.observe(beside, took_ns / tokens, weight=weight, remembered=max(REMEMBERED, 2.0 * beside))
+
+    @property
+    def useful(self) -> float:
+        """With more in flight than this, a request more would gain next to nothing."""
+        if not self.pace.slope:
+            return math.inf
+        return max(1.0, self.pace.constant / self.pace.slope * (1.0 / LEAST_GAIN - 1.0))
 
     def adjust(
         self, now: int, *, queued: float, sequences: int, tokens: int, true_ns: int | None = None, hidden: float = 0.0
@@ -98,50 +123,48 @@ class Window:
         if now < self._next_ns:
             return
         if queued > 1 + self.sequences / 8:
-            runs = max(1.0, sequences - queued + 1)
-            if runs < self.sequences and sequences:
-                self.tokens = max(1.0, min(self.tokens, tokens * runs / sequences))
-            self.sequences = min(self.sequences, runs)
-            self.young = False
-            self._restart(now, REST_NS)
-        elif self._full and hidden <= 1 + sequences / 8:
-            self.young = self.young and not 0 < self._young_until_ns < now
-            gains = self._gains(now)
+            self._shrink(now, max(1.0, sequences - queued + 1), sequences, tokens)
+        elif self._full and self._exceeds_useful(sequences):
+            self._shrink(now, max(self.useful, self.sequences * SHRINK_RATIO), sequences, tokens)
+        elif self._full and hidden <= 1 + sequences / 8 and (queued < 1 or true_ns is None):
             # It was full when the signal was true, too, and nothing queued.
-            fast = self.young and gains and not queued and sequences + 1 >= self.sequences * 7 / 8
-            fast = fast and true_ns is not None
-            self._proven = self.sequences * PROVEN_RATIO if fast else 0.0
-            self._young_until_ns = self._young_until_ns or now + YOUNG_NS
-            self._grow(now, YOUNG_GROWTH if fast else GROWTH if gains else SLOW_GROWTH)
-            self._restart(now, 0 if fast else GROW_EVERY_NS)
+            if self.young and not queued and sequences + 1 >= self.sequences * 7 / 8 and true_ns is not None:
+                self._proven = min(self.sequences * PROVEN_RATIO, self._first * YOUNG_RATIO)
+            most = min(self.useful, self._seen * (SEEN_RATIO if true_ns is None else TOLD_RATIO))
+            if most >= self.sequences + 1:
+                self._grow(now, min(most, self.sequences * (1.0 + self._growth)))
+                self._growth = min(GROWTH, 1.5 * self._growth)
+                self._restart(now, GROW_EVERY_NS)
 
     def begun(self, now: int, begun: int) -> None:
         """So many of those in flight have a first byte, and run. For a young window whose worker tells its queue."""
-        if 0 < self._young_until_ns < now:
+        if 0 < self._young_until_ns < now or self.useful < self.sequences:
             self.young = False
         elif self._full and begun >= int(self.sequences) and self.sequences * YOUNG_GROWTH <= self._proven:
             self._young_until_ns = self._young_until_ns or now + YOUNG_NS
-            self._grow(now, YOUNG_GROWTH)
+            self._grow(now, self.sequences * YOUNG_GROWTH)
 
-    def _gains(self, now: int) -> bool:
-        """Is so much more done than when it last grew? If not, a window is young no more."""
-        elapsed_s = (now - self._since_ns) / 1e9
-        rate = self._done_tokens / elapsed_s if elapsed_s > 0 else 0.0
-        least = 1.0 + (self.sequences / self._measured - 1.0) * YOUNG_GAIN if self.young else GAIN
-        gains = rate > self._rate * least
-        self._rate, self._measured = rate, self.sequences
-        if not gains and self._ended >= self.sequences / 2:
-            self.young = False
-        return gains
+    def _exceeds_useful(self, sequences: int) -> bool:
+        """Clearly; and those that were too many when it last shrank are gone, and others have ended since."""
+        clearly = self.useful < self.sequences * CLEARLY_RATIO
+        return clearly and sequences <= self.sequences + 1 and self._ended >= self.sequences / 2
 
-    def _grow(self, now: int, growth: float) -> None:
+    def _grow(self, now: int, to: float) -> None:
         before = self.sequences
-        self.sequences = min(self._most, max(before + 1, before * growth))
+        self.sequences = min(self._most, max(before + 1, to))
         self.tokens = min(self._most_tokens, self.tokens * self.sequences / before)
         self._changed_ns, self._full = max(self._changed_ns, now), False
 
+    def _shrink(self, now: int, to: float, sequences: int, tokens: int) -> None:
+        """`tokens` belong to `sequences`."""
+        if to < self.sequences and sequences:
+            self.tokens = max(1.0, min(self.tokens, tokens * to / sequences))
+        self.sequences = max(1.0, min(self.sequences, to))
+        self.young, self._growth = False, LEAST_GROWTH
+        self._restart(now, REST_NS)
+
     def _restart(self, now: int, rest_ns: int) -> None:
         self._full = False
-        self._done_tokens = self._ended = 0
-        self._since_ns = self._changed_ns = now
+        self._ended = 0
+        self._changed_ns = now
         self._next_ns = now + rest_ns

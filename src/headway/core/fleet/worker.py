@@ -11,7 +11,7 @@ from dataclasses import dataclass, fields, replace
 
 from headway.core.errors import ConfigError
 from headway.core.fleet.breaker import Breaker
-from headway.core.fleet.prompt_time import PromptTime
+from headway.core.fleet.line import Line
 from headway.core.fleet.window import Window
 from headway.core.request import PREFIX_TOKENS, Request, RequestId
 
@@ -105,11 +105,13 @@ class Flight:
     __slots__ = (
         "before_tokens",
         "began",
+        "counted",
         "output_tokens",
         "probes",
         "prompt_tokens",
         "recent",
         "sent_ns",
+        "since_ns",
         "unread_tokens",
         "wait_ns",
         "worker",
@@ -126,6 +128,8 @@ class Flight:
         self.before_tokens = worker.unread_tokens + self.unread_tokens  # that are read before it
         self.began = False
         self.wait_ns = 0  # until its first byte
+        self.since_ns = now  # from when its tokens come, as far as that is seen
+        self.counted = worker.counted(now)  # at that time
         self.recent = True
         self.probes = False
 
@@ -147,9 +151,10 @@ class WorkerState:
         self.tokens = 0  # of those in flight
         self.work_tokens = 0  # of them, what is still to be computed
         self.unread_tokens = 0  # of them, prompts of streams without a first byte
-        self.prompt_time = PromptTime()
+        self.prompt_time = Line()  # ns until a first byte, by the tokens that are read before it
         self.ttft_ns = 0.0  # recent, as measured here; 0 before any
         self._foreign: Signal | None = None  # sequences inside it that are not ours
+        self._counted = self._counted_ns = 0  # requests in flight × ns, up to then
         self._changes: deque[tuple[int, int]] = deque()  # when so many more (or fewer) of ours were there
         self._recent: deque[Flight] = deque()
         self._recent_count = 0
@@ -178,6 +183,8 @@ class WorkerState:
             self.window.bound_tokens(capacity.value)
         if load.waiting is not None and load.waiting is waiting:
             self._adjust(waiting.value, now, true_ns=waiting.at_ns, hidden=hidden)
+            if self.window.young:
+                self.window.begun(now, self._begun)
 
     def _adjust(self, queued: float, now: int, *, true_ns: int | None = None, hidden: float = 0.0) -> None:
         count = len(self.flights)
@@ -219,7 +226,7 @@ class WorkerState:
     @property
     def reads(self) -> bool:
         """Has it prompts enough to read for now, as far as that is known?"""
-        return self.unread_tokens * self.prompt_time.token_ns >= AHEAD_NS
+        return self.unread_tokens * self.prompt_time.slope >= AHEAD_NS
 
     # -- what is sent there --------------------------------------------------------------------------------------
 
@@ -268,18 +275,25 @@ class WorkerState:
         flight.recent = False
         self.breaker.succeeded()
         self.work_tokens -= flight.prompt_tokens
-        self.window.done(flight.prompt_tokens, ended=False)
         flight.wait_ns = now - flight.sent_ns
         if flight.unread_tokens:
             self.prompt_time.observe(flight.before_tokens, flight.wait_ns)
+            flight.since_ns, flight.counted = now, self.counted(now)
         self._begun += 1
         if self.window.young and self.load.waiting is not None:
             self.window.begun(now, self._begun)
         self._read(flight)
         self.ttft_ns += (flight.wait_ns - self.ttft_ns) * (TTFT_RATE if self.ttft_ns else 1.0)
 
-    def land(self, request: Request, now: int) -> None:
-        """A request is not there any more, however it ended."""
+    def counted(self, now: int) -> int:
+        """Requests in flight × ns, since the beginning: what of it passes is how many there were on average."""
+        self._counted += len(self.flights) * (now - self._counted_ns)
+        self._counted_ns = now
+        return self._counted
+
+    def land(self, request: Request, output_tokens: int, now: int) -> None:
+        """A request is not there any more, however it ended, and has so many tokens of output."""
+        counted = self.counted(now)
         flight = self.flights.pop(request.id)
         self.tokens -= request.prompt_tokens + flight.output_tokens
         self.work_tokens -= flight.output_tokens if flight.began else flight.tokens
@@ -291,7 +305,10 @@ class WorkerState:
         self._changed(-1, now)
         if flight.began:
             self._begun -= 1
-            self.window.done(flight.output_tokens, ended=True)
+            took_ns = now - flight.since_ns
+            came = output_tokens - (flight.since_ns > flight.sent_ns)  # tokens, in that time
+            beside = (counted - flight.counted) / took_ns if took_ns else len(self.flights)
+            self.window.ended(beside, came, took_ns)
             self._wait_ns += (flight.wait_ns - self._wait_ns) * STAY_RATE
             self._stay_ns += (now - flight.sent_ns - self._stay_ns) * STAY_RATE
         elif flight.probes:

@@ -92,8 +92,8 @@ class Front:
         self.refused: dict[str, int] = {}  # by error code, since start
         self.ended: dict[str, int] = {}  # requests that ended here, never started, by state, since start
         self._listener = listener
-        first_token_ns = self.fleet.first_token_ns if remote else None
-        self._promises = Promises(limits.queue_timeout_ns, limits.age_bound_ns, model, policy, first_token_ns)
+        sent_to = self.fleet if remote else None
+        self._promises = Promises(limits.queue_timeout_ns, limits.age_bound_ns, model, policy, sent_to)
         self._reservations: dict[RequestId, Reservation] = {}
         self.give_up = Alarms()
         self._gave_way: dict[RequestId, Expire] = {}  # their owners have not been told
@@ -334,7 +334,7 @@ class Front:
         reservation = self._reservations.pop(request_id)
         request = reservation.request
         self._decided(now, "settle", request_id, output_tokens=usage.output_tokens)
-        self.fleet.land(request, now, failed=failed)
+        self.fleet.land(request, now, output_tokens=usage.output_tokens, failed=failed)
         if end is not None:
             request.state = move(request.state, end)
         self.fairness.correct(request.tenant, usage.computed_tokens - reservation.charged_tokens)

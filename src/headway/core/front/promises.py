@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import replace
 
 from headway.core.errors import Expired, TtftUnreachable
+from headway.core.fleet.fleet import Fleet
 from headway.core.pace import Shape, StepTime, StepTimeModel
 from headway.core.request import BATCH, Request
 from headway.core.scheduler.policies import Policy
@@ -24,13 +24,13 @@ class Promises:
         age_bound_ns: int,
         model: StepTimeModel | None,
         policy: Policy,
-        first_token_ns: Callable[[float], float] | None = None,
+        fleet: Fleet | None = None,
     ) -> None:
         self._queue_timeout_ns = queue_timeout_ns
         self._age_bound_ns = age_bound_ns
         self._model = model or StepTimeModel(UNKNOWN_STEP_TIME, frozen=True)
         self._policy = policy
-        self._first_token_ns = first_token_ns  # of a fleet: as measured, from when a prompt of so many tokens is sent
+        self._fleet = fleet  # that requests are sent to: what it takes is measured
 
     def set_bounds(self, queue_timeout_ns: int, age_bound_ns: int) -> None:
         """For those who come from now on."""
@@ -39,8 +39,8 @@ class Promises:
 
     def prefill_ns(self, tokens: float) -> float:
         """How long a prompt of so many tokens takes to feed."""
-        if self._first_token_ns is not None:
-            return self._first_token_ns(tokens)
+        if self._fleet is not None:
+            return self._fleet.first_token_ns(tokens)
         return self._model.coefficients.prefill_ns(0, round(tokens))
 
     def predicted_ttft_ns(self, request: Request, ahead_tokens: float, drain_tokens_per_ns: float) -> float:
@@ -61,7 +61,13 @@ class Promises:
             request.aged_at_ns = now + self._age_bound_ns
         if request.slo.ttft_ns and self._policy.by_promise:
             # 0 says that nothing was promised; a moment sooner changes nothing.
-            request.latest_start_ns = (now + request.slo.ttft_ns - int(self.prefill_ns(request.prompt_tokens))) or -1
+            request.latest_start_ns = (now + self._slack_ns(request)) or -1
+
+    def _slack_ns(self, request: Request) -> int:
+        """How long it may wait for its promise to be kept, as nearly always as that can be said."""
+        slack_ns = request.slo.ttft_ns - self.prefill_ns(request.prompt_tokens)
+        delay_ns = self._fleet.delay.most_ns if self._fleet is not None else 0.0
+        return int(max(slack_ns / 2, slack_ns - delay_ns)) if slack_ns > 0 else int(slack_ns)
 
     def gives_up_at_ns(self, request: Request) -> int | None:
         """When it has waited out its time, or could not meet its limit any more if it started then; None for never."""

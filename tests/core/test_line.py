@@ -8,23 +8,24 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from headway.core.fleet.prompt_time import PromptTime
+from headway.core.fleet.delay import Delay
+from headway.core.fleet.line import Line
 
 MS = 1_000_000
 waits = st.lists(st.tuples(st.integers(0, 100_000), st.integers(0, 10**11)), max_size=80)
 
 
-def learnt(*pairs: tuple[int, int]) -> PromptTime:
-    time = PromptTime()
+def learnt(*pairs: tuple[int, int]) -> Line:
+    time = Line()
     for tokens, wait_ns in pairs:
         time.observe(tokens, wait_ns)
     return time
 
 
 def test_nothing_is_known_at_first():
-    time = PromptTime()
+    time = Line()
     assert not time
-    assert time.ns(1_000) == 0.0
+    assert time.at(1_000) == 0.0
 
 
 @pytest.mark.parametrize(("constant_ms", "token_ns"), [(0, 120_000), (40, 120_000), (500, 3_000)])
@@ -34,14 +35,14 @@ def test_a_line_is_found(constant_ms, token_ns):
         (tokens, constant_ms * MS + token_ns * tokens) for tokens in (draws.randrange(10, 9_000) for _ in range(60))
     ]
     time = learnt(*pairs)
-    assert time.token_ns == pytest.approx(token_ns, rel=1e-3)
-    assert time.ns(5_000) == pytest.approx(constant_ms * MS + 5_000 * token_ns, rel=1e-3)
+    assert time.slope == pytest.approx(token_ns, rel=1e-3)
+    assert time.at(5_000) == pytest.approx(constant_ms * MS + 5_000 * token_ns, rel=1e-3)
 
 
 def test_a_wait_that_has_nothing_to_do_with_prompts_is_a_constant():
     draws = random.Random(2)
     worst = max(
-        learnt(*((draws.randrange(100, 2_000), int(draws.gauss(1_000, 300) * MS)) for _ in range(80))).token_ns
+        learnt(*((draws.randrange(100, 2_000), int(draws.gauss(1_000, 300) * MS)) for _ in range(80))).slope
         for _ in range(50)
     )
     assert worst * 2_000 < 250 * MS  # no window would close over it
@@ -51,13 +52,31 @@ def test_it_follows_a_worker_that_changes():
     draws = random.Random(3)
     tokens = [draws.randrange(10, 5_000) for _ in range(600)]
     time = learnt(*((one, 100_000 * one) for one in tokens[:200]), *((one, 300_000 * one) for one in tokens[200:]))
-    assert time.token_ns == pytest.approx(300_000, rel=0.05)
+    assert time.slope == pytest.approx(300_000, rel=0.05)
 
 
 @settings(max_examples=200, deadline=None)
 @given(waits, st.integers(0, 100_000))
 def test_more_to_read_never_takes_less_time_and_nothing_less_than_none(pairs, tokens):
     time = learnt(*pairs)
-    assert time.token_ns >= 0
-    assert time.constant_ns >= 0
-    assert 0 <= time.ns(tokens) <= time.ns(tokens + 1) < 1e30
+    assert time.slope >= 0
+    assert time.constant >= 0
+    assert 0 <= time.at(tokens) <= time.at(tokens + 1) < 1e30
+
+
+def test_of_first_tokens_few_come_later_than_is_said():
+    draws = random.Random(4)
+    delay, later = Delay(), 0
+    for number in range(1_000):
+        late_ns = draws.gauss(30, 60) * MS
+        later += number >= 100 and late_ns > delay.most_ns
+        delay.observe(late_ns)
+    assert later < 0.06 * 900
+    assert delay.most_ns < 300 * MS, "as much as it takes, and not more"
+
+
+def test_first_tokens_that_come_sooner_than_predicted_are_no_delay():
+    delay = Delay()
+    for _ in range(50):
+        delay.observe(-20.0 * MS)
+    assert delay.most_ns == 0.0
