@@ -58,6 +58,9 @@ def said(capsys: pytest.CaptureFixture[str], *arguments: str) -> str:
         ("goodput", "every promise"),
         *((word.value, word.meaning) for word in Word),
         ("client-limited", "exit status  3"),
+        ("client-limited", "load tester was late"),
+        ("slot-limit", "all slots are taken"),
+        ("cold_cache", "prefix cache"),
     ],
 )
 def test_a_name_is_explained(capsys: pytest.CaptureFixture[str], name: str, means: str):
@@ -114,6 +117,18 @@ def test_no_error_class_is_forgotten():
     served = {f"headway.{layer}." for layer in SERVING}
     there = {one for one in below(HeadwayError) if one.code and one.__module__.startswith(tuple(served))}
     assert there <= explained
+
+
+def test_every_cause_that_a_rule_names_is_explained():
+    named_by_rules = {
+        node.value
+        for path in (SOURCE / "doctor" / "rules").glob("*.py")
+        for call in ast.walk(ast.parse(path.read_text()))
+        if isinstance(call, ast.Call) and isinstance(call.func, ast.Name) and call.func.id == "Finding"
+        for node in ast.walk(call.args[0])
+        if isinstance(node, ast.Constant)
+    }
+    assert named_by_rules == {entry.name for entry in entries("cause")}
 
 
 def test_every_code_that_a_server_gives_an_error_is_explained():

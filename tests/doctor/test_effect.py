@@ -17,9 +17,12 @@ QUEUED = {"ttft_s": spread(1.5, 2.0, 3.0), "queue_s": spread(1.4, 1.9, 2.9)}
 MANY = tuple(Asked(0.1 * number, 200, 60) for number in range(60))
 
 
-def p95s(line: str) -> tuple[float, float]:
-    before, after = (float(value) for value in re.findall(r"TTFT p95 ([\d.]+) s", line))
-    return before, after
+def p95s(*lines: str) -> list[float]:
+    return [float(value) for line in lines for value in re.findall(r"TTFT p95 ([\d.]+) s", line)]
+
+
+def kept(*lines: str) -> list[int]:
+    return [int(part) for line in lines for part in re.findall(r"(\d+)% as promised", line)]
 
 
 def effects(made: Facts, *changes: Change) -> tuple[str, ...]:
@@ -30,17 +33,47 @@ def effects(made: Facts, *changes: Change) -> tuple[str, ...]:
 def test_more_slots_shorten_a_queue_for_slots() -> None:
     made = facts({"running": 16.0, "waiting": 8.0}, spreads=QUEUED)
     made = replace(made, settings=replace(made.settings, max_num_seqs=4), demand=MANY)
-    (line,) = effects(made, Change("", "max_num_seqs", 16))
-    before, after = p95s(line)
+    before, after = p95s(*effects(made, Change("", "max_num_seqs", 16)))
     assert after < before / 2
 
 
 def test_a_second_replica_helps_and_fewer_slots_do_not() -> None:
     made = facts()
     made = replace(made, settings=replace(made.settings, max_num_seqs=4), demand=MANY)
-    replicas, fewer = effects(made, Change("", "replicas"), Change("", "max_num_seqs", 2))
-    assert p95s(replicas)[1] < p95s(replicas)[0]
-    assert p95s(fewer)[1] > p95s(fewer)[0]
+    before, replicas, fewer = p95s(*effects(made, Change("", "replicas"), Change("", "max_num_seqs", 2)))
+    assert replicas < before < fewer
+
+
+def test_what_helps_stands_first_and_what_does_not_last() -> None:
+    made = facts()
+    made = replace(made, settings=replace(made.settings, max_num_seqs=4), demand=MANY)
+    fewer, unknown, more = (
+        Change("", "max_num_seqs", 2),
+        Change("", "max_model_len"),
+        Change("", "max_num_seqs", 16),
+    )
+    finding = Finding("slot-limit", "", "concurrency", ("1",), "high", (fewer, unknown, more))
+    (told,) = with_effects([finding], made)
+    assert told.changes == (more, unknown, fewer)
+    assert [line.endswith(", no better") for line in told.effect] == [False, False, True]
+    before, with_more, with_fewer = kept(*told.effect)
+    assert with_fewer < before < with_more
+
+
+def test_a_stall_in_a_stream_is_a_broken_promise() -> None:
+    """Long prompts among short answers: a smaller budget a step keeps streams moving, whatever the mean says."""
+    mixed = tuple(Asked(0.3 * number, 16_000 if number % 10 == 9 else 100, 60) for number in range(60))
+    made = facts()
+    made = replace(made, settings=replace(made.settings, max_num_batched_tokens=16_384, kv_tokens=1e6), demand=mixed)
+    before, after = kept(*effects(made, Change("", "max_num_batched_tokens", 2_048)))
+    assert after >= before + 20
+
+
+def test_what_a_step_with_a_prompt_costs_more_is_in_it() -> None:
+    """A fit of a GPU has it; the core's model has no term for it."""
+    made = replace(facts(), demand=MANY)
+    plain, graphs = (effects(one, Change("", "replicas")) for one in (made, replace(made, prefill_step_ns=5e7)))
+    assert p95s(*graphs)[0] > p95s(*plain)[0] + 0.04
 
 
 def test_no_model_and_no_words() -> None:
@@ -51,7 +84,7 @@ def test_too_few_requests_and_no_words() -> None:
     assert effects(replace(facts(), demand=MANY[:5]), Change("", "max_num_seqs", 16)) == ()
 
 
-@pytest.mark.parametrize("setting", ["", "max_model_len", "prefix_cache_scope", "long_prompt_slots"])
+@pytest.mark.parametrize("setting", ["", "max_model_len", "prefix_cache_scope", "long_output_slots"])
 def test_what_cannot_be_simulated_is_not(setting: str) -> None:
     assert effects(replace(facts(), demand=MANY), Change("", setting, 3)) == ()
 

@@ -61,6 +61,14 @@ def test_targets_scraped_at_moments_of_their_own_are_one_service() -> None:
     assert facts.service.mean("running") == pytest.approx(6, abs=0.4)
 
 
+def test_vllm_s_names_at_a_headway_are_its_numbers_again_and_an_engine_s_are_its_own() -> None:
+    now = time.time() - 300
+    gateway = [{"metric": {"__name__": "headway_requests_waiting", "instance": "g:8000"}, "values": [[now, "7"]]}]
+    facts = read(answering(gateway + history("g:8000", now) + history("a:8000", now)))
+    running = {part.name: part.mean("running") for part in facts.workers}
+    assert (running["a:8000"], running["g:8000"]) == (3, None)
+
+
 def test_a_clock_that_is_wrong_is_noted_and_changes_nothing() -> None:
     facts = read(answering(history("a:8000", time.time() + 3_300), ahead_s=3_600))
     assert facts.service.window_s == pytest.approx(285)

@@ -143,6 +143,19 @@ def test_decode_that_prompts_take_the_time_of() -> None:
     assert first(skewed) == "long-prompt-interference"
 
 
+@pytest.mark.parametrize(("alone_s", "cause"), [(0.05, "decode-starvation"), (0.24, "kv-exhausted")])
+def test_kv_that_is_full_of_streams_that_crawl(alone_s: float, cause: str) -> None:
+    """Each holds its blocks for as long as it streams: were they quick, KV would have room. Or would not."""
+    made = facts(
+        {"running": 16.0, "waiting": 8.0, "kv_ratio": 0.99},
+        {"prompt_tokens": 400_000.0, "preemptions": 80.0, "recomputed_tokens": 6_000.0},
+        {"itl_s": spread(*[0.3] * 5, *[0.6] * 5, count=3_000), "prompt_tokens": lognormal(2_500.0, 0.1), **QUEUED},
+        settings=Settings(max_num_seqs=64, max_num_batched_tokens=8_192, kv_tokens=60_000.0),
+        step_time=StepTime(alone_s * 1e9, 120e3, 0.0, 0.0, 0.0),
+    )
+    assert first(made) == cause
+
+
 def test_rare_stalls_are_long_prompts() -> None:
     stalled = spread(*[0.02] * 96, *[1.2] * 4, count=3_000)
     large = Settings(max_num_seqs=16, max_num_batched_tokens=8_192)

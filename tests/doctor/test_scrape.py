@@ -79,10 +79,33 @@ def test_a_clock_that_goes_back_is_passed_over() -> None:
     assert facts.service.increase("prompt_tokens") == 300
 
 
-def test_a_counter_that_is_there_under_both_names_counts_once() -> None:
-    both = 'vllm:num_preemptions_total{engine="0"} 5\nvllm:num_preemptions{engine="0"} 5\n'
+@pytest.mark.parametrize(
+    "names", [("num_preemptions_total", "num_preemptions"), ("num_preemptions", "num_preemptions_total")]
+)
+def test_a_counter_that_is_there_under_both_names_counts_once(names: tuple[str, str]) -> None:
+    both = "".join(f'vllm:{name}{{engine="0",model_name="{model}"}} 5\n' for name in names for model in "ab")
     (shown,) = read_scrape(both).places.values()
-    assert shown.totals == {"preemptions": 5}
+    assert shown.totals == {"preemptions": 10}  # of two models
+
+
+def test_a_gap_that_is_there_under_two_names_counts_once() -> None:
+    names = ("inter_token_latency_seconds", "time_per_output_token_seconds")
+    text = "".join(f'vllm:{name}_bucket{{le="0.1"}} 7\nvllm:{name}_sum 0.2\n' for name in names)
+    (shown,) = read_scrape(text).places.values()
+    assert shown.histograms == {"itl_s": {0.1: 7.0, None: 0.2}}
+
+
+def test_vllm_s_names_at_a_headway_are_the_same_numbers_again() -> None:
+    """They are no engine of its own, that queues while the workers have room."""
+    ours = "headway_sequences_running 1\nheadway_requests_waiting 2\n" + "".join(
+        f'headway_worker_running{{worker="{name}"}} {running}\nheadway_worker_waiting{{worker="{name}"}} 0\n'
+        for name, running in (("a", 1), ("b", 0))
+    )
+    for text in (ours + page(), page() + ours):
+        facts = recorded(text, text).facts()
+        assert (facts.source, [part.name for part in facts.workers]) == ("headway", ["a", "b"])
+        assert (facts.service.mean("running"), facts.service.mean("waiting")) == (1, 2)
+        assert not facts.settings.kv_tokens  # nor are its blocks
 
 
 @pytest.mark.parametrize("text", ["", "no metrics here", "<html>vllm:num_requests_running</html>", "other_metric 3"])

@@ -76,8 +76,30 @@ async def test_bad_settings_change_nothing(changes):
     assert backend.config is before
 
 
-@pytest.mark.parametrize("header", ["x-forwarded-for", "forwarded", "x-real-ip"])
-async def test_administration_is_not_for_others(header):
-    async with serving(FakeBackend()) as client:
-        status, body, _ = await client.post("/admin/reconfigure", {"max_num_seqs": 3}, **{header: "10.0.0.1"})
+@pytest.mark.parametrize(
+    ("header", "value"),
+    [
+        *((header, "10.0.0.1") for header in ("x-forwarded-for", "forwarded", "x-real-ip")),
+        ("Origin", "http://localhost"),
+        ("Sec-Fetch-Site", "same-site"),
+        *(
+            ("Host", host)
+            for host in ("a.page", "a.page:8000", "localhost.a.page", "127.0.0.1.a.page", "[a.page]", ":80")
+        ),
+    ],
+)
+async def test_administration_is_not_for_others_nor_for_web_pages(header, value):
+    """Also not for a page whose own name was pointed at this machine (DNS rebinding): its name is in `Host`."""
+    backend = FakeBackend()
+    before = backend.config
+    async with serving(backend) as client:
+        status, body, _ = await client.post("/admin/reconfigure", {"max_num_seqs": 3}, **{header: value})
     assert (status, body["error"]["code"]) == (403, "not_local")
+    assert (value in body["error"]["message"]) == (header == "Host")
+    assert backend.config is before
+
+
+@pytest.mark.parametrize("host", ["localhost", "LOCALHOST:8000", "127.0.0.1:8000", "10.1.2.3", "[::1]:8000"])
+async def test_administration_answers_to_names_that_are_only_ours(host):
+    async with serving(FakeBackend()) as client:
+        assert (await client.post("/admin/reconfigure", {"max_num_seqs": 3}, Host=host))[0] == 200

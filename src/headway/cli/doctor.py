@@ -203,6 +203,7 @@ def _fitted(facts: Facts, fit: Path | None) -> Facts:
     return replace(
         facts,
         step_time=loaded.cost.step_time,
+        prefill_step_ns=loaded.cost.prefill_step_ns,
         settings=replace(
             known,
             max_num_seqs=known.max_num_seqs or server.max_num_seqs,

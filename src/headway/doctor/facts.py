@@ -118,6 +118,8 @@ class Settings:
     prefix_cache: bool | None = None
     kv_full: str | None = None
     policy: str | None = None
+    slo_ttft_s: float | None = None  # what its scheduler itself keeps, whatever is promised to users
+    slo_itl_s: float | None = None
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -154,6 +156,7 @@ class Facts:
     promise: Promise = field(default_factory=Promise)
     client: Client = field(default_factory=Client)
     step_time: StepTime | None = None  # fitted, of a step log or a file
+    prefill_step_ns: float = 0.0  # the same fit's: more, of a step with any prompt; the core's model has no such term
     demand: tuple[Asked, ...] = ()
     missing: tuple[str, ...] = ()  # what could not be told, and why: for people
     notes: tuple[str, ...] = ()

@@ -140,6 +140,8 @@ def _settings(asker: Asker, known: Settings) -> tuple[Settings, Promise]:
             kv_tokens=known.kv_tokens or _number(info.get("max_total_num_tokens")),
             kv_full=config.get("kv_full"),
             policy=config.get("policy"),
+            slo_ttft_s=ttft_s,
+            slo_itl_s=itl_s,
         ),
         promise,
     )

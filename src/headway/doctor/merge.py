@@ -31,6 +31,7 @@ def merged(several: Sequence[Facts]) -> Facts:
         whole = replace(
             whole,
             step_time=whole.step_time or facts.step_time,
+            prefill_step_ns=(whole if whole.step_time else facts).prefill_step_ns,
             demand=whole.demand or facts.demand,
             promise=whole.promise if whole.promise.said or not facts.promise.said else facts.promise,
         )

@@ -17,7 +17,7 @@ from urllib.parse import quote
 
 from headway.core.errors import ConfigError, HeadwayError
 from headway.doctor.facts import Facts
-from headway.doctor.scrape import Recorder, Scrape
+from headway.doctor.scrape import HEADWAY, LENT, Recorder, Scrape
 from headway.wire.asker import Asker
 
 NAMES = "headway_.*|vllm:.*|sglang:.*|llamacpp:.*|tgi_.*"
@@ -87,8 +87,11 @@ def _scrapes(series: Iterable[Any]) -> list[tuple[float, Scrape]]:
     every_s = max(0.1, statistics.median(gaps))
     found: dict[int, Scrape] = defaultdict(Scrape)
     seen: set[tuple[int, int]] = set()
+    headways = {_target(labels) for labels, _ in rows if labels.get("__name__", "").startswith(HEADWAY)}
     for number, (labels, samples) in enumerate(rows):
         name = labels.get("__name__", "")
+        if name.startswith(LENT) and _target(labels) in headways:
+            continue
         for at_s, value in samples:
             place = round(at_s / every_s)
             if (number, place) in seen:
@@ -96,6 +99,10 @@ def _scrapes(series: Iterable[Any]) -> list[tuple[float, Scrape]]:
             seen.add((number, place))
             found[place].put(name, labels, value)
     return [(place * every_s, found[place]) for place in sorted(found)]
+
+
+def _target(labels: Mapping[str, str]) -> tuple[str, str]:
+    return labels.get("job", ""), labels.get("instance", "")
 
 
 def _float(text: Any) -> float:

@@ -19,18 +19,24 @@ from headway.doctor.spread import Floats, Spread
 # name{labels} value timestamp
 _LINE = re.compile(r"([A-Za-z_:][\w:]*)(?:\{(.*)\})?\s+(\S+)(?:\s+-?\d+)?\s*")
 _LABEL = re.compile(r'(\w+)="((?:[^"\\]|\\.)*)"')
-_PREFIXES = ("headway_", "vllm:", "sglang:", "llamacpp:", "tgi_")
+HEADWAY, LENT = "headway_", "vllm:"  # headway tells its own numbers under vLLM's names again: --metrics-names vllm
+_PREFIXES = (HEADWAY, LENT, "sglang:", "llamacpp:", "tgi_")
 # A histogram's state: upper bound -> samples up to it; None is its sum.
 Histogram = dict[float | None, float]
 
 
 @dataclass(slots=True)
 class Shown:
-    """What one place (an engine, a worker) shows at one moment."""
+    """What one place (an engine, a worker) shows at one moment. `under`: by which of its names each signal came."""
 
+    under: dict[tuple[str, str], str] = field(default_factory=dict)
     gauges: dict[str, float] = field(default_factory=dict)
     totals: dict[str, float] = field(default_factory=dict)
     histograms: dict[str, Histogram] = field(default_factory=dict)
+
+    def first(self, kind: str, ours: str, name: str) -> bool:
+        """Is this the name under which the signal came first?"""
+        return self.under.setdefault((kind, ours), name) == name
 
 
 @dataclass(slots=True)
@@ -46,7 +52,9 @@ class Scrape:
         return self.places.setdefault(place, Shown())
 
     def put(self, name: str, labels: Mapping[str, str], value: float) -> None:
-        """One sample. Of several that differ only by labels we do not tell apart, counters add up."""
+        """One sample. Of several that differ only by labels we do not tell apart, counters add up; what is there under
+        several names (of versions, or with and without `_total`) counts under the first.
+        """
         if not math.isfinite(value):
             return
         if not self.kind or self.kind == "headway":
@@ -56,19 +64,21 @@ class Scrape:
             return
         shown = self.at(_place_of(name, labels))
         if (ours := GAUGES.get(name)) is not None:
-            before = shown.gauges.get(ours)
-            shown.gauges[ours] = (
-                value if before is None else max(before, value) if ours.endswith("_ratio") else before + value
-            )
+            if shown.first("gauge", ours, name):
+                before = shown.gauges.get(ours)
+                shown.gauges[ours] = (
+                    value if before is None else max(before, value) if ours.endswith("_ratio") else before + value
+                )
             return
         stem, _, part = name.rpartition("_")
         if part in ("sum", "bucket") and (ours := HISTOGRAMS.get(stem)) is not None:
             bound = _number(labels.get("le")) if part == "bucket" else None
-            if bound is None or not math.isnan(bound):
+            if shown.first("histogram", ours, stem) and (bound is None or not math.isnan(bound)):
                 state = shown.histograms.setdefault(ours, {})
                 state[bound] = state.get(bound, 0.0) + value
         elif (ours := TOTALS.get(name.removesuffix("_total")) or TOTALS.get(name)) is not None:
-            shown.totals[ours] = shown.totals.get(ours, 0.0) + value
+            if shown.first("total", ours, name):
+                shown.totals[ours] = shown.totals.get(ours, 0.0) + value
         elif part not in ("created", "count", "bucket", "sum"):
             self.strange.add(name)
 
@@ -81,14 +91,11 @@ def _place_of(name: str, labels: Mapping[str, str]) -> str:
 
 def read_scrape(text: str) -> Scrape:
     """Prometheus' text. Lines that cannot be read are passed over; `kind` is empty where no known name is."""
-    scrape = Scrape()
-    both = set()  # a counter may be there twice: as `x` and as `x_total`
-    for name, labels, value in _samples(text):
-        if name.removesuffix("_total") != name and name.removesuffix("_total") in TOTALS:
-            both.add(name.removesuffix("_total"))
-        elif name in both:
-            continue
-        scrape.put(name, labels, value)
+    scrape, samples = Scrape(), list(_samples(text))
+    headway = any(name.startswith(HEADWAY) for name, _, _ in samples)
+    for name, labels, value in samples:
+        if not (headway and name.startswith(LENT)):
+            scrape.put(name, labels, value)
     return scrape
 
 

@@ -16,7 +16,6 @@ from typing import Any
 import numpy as np
 
 from headway.core.errors import ConfigError
-from headway.core.pace import StepTime
 from headway.doctor.facts import Asked, Facts, Part, Promise, Settings
 from headway.doctor.spread import Floats, Spread
 from headway.simulate.fit.read import Line, text_of
@@ -73,7 +72,8 @@ def read_steps(path: Path, since_s: float | None = None) -> Facts:
     finished = np.array([why in ("stop", "length") for why in log.reasons], np.bool_)
     block, blocks = executor.get("block_size"), executor.get("num_blocks")
     part = _part(steps, requests, begin_ns, end_ns, float(blocks) if blocks else math.nan)
-    step_time, fitted = _step_time(path)
+    coefficients, notes = _coefficients(path)
+    cost = step_cost(coefficients) if coefficients is not None else None
     return Facts(
         f"step log of {log.header.get('model') or 'a model'}",
         part,
@@ -86,12 +86,15 @@ def read_steps(path: Path, since_s: float | None = None) -> Facts:
             prefix_cache=config.get("prefix_cache_scope") != "off",
             kv_full=config.get("kv_full"),
             policy=config.get("policy"),
+            slo_ttft_s=config.get("slo_ttft"),
+            slo_itl_s=config.get("slo_itl"),
         ),
         promise=_promise(config),
-        step_time=step_time,
+        step_time=cost.step_time if cost is not None else None,
+        prefill_step_ns=cost.prefill_step_ns if cost is not None else 0.0,
         demand=_demand(requests[finished], begin_ns),
         missing=("network and pre-processing: a step log begins at the engine's door",),
-        notes=fitted,
+        notes=notes,
     )
 
 
@@ -186,12 +189,13 @@ def _spreads(steps: Floats, requests: Floats, began_ns: Floats) -> dict[str, Spr
     return {name: spread for name, spread in spreads.items() if spread is not None}
 
 
-def _step_time(path: Path) -> tuple[StepTime | None, tuple[str, ...]]:
+def _coefficients(path: Path) -> tuple[Floats | None, tuple[str, ...]]:
+    """Of the time of steps, as fitted; and why not."""
     try:
         log: StepLog = read_step_log(path)
     except ConfigError:
         return None, (f"fewer than {LEAST_STEPS} steps: how long steps take is not fitted",)
-    return step_cost(solve(log.equations).values).step_time, ()
+    return solve(log.equations).values, ()
 
 
 def _promise(config: dict[str, Any]) -> Promise:

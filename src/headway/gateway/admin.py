@@ -13,8 +13,9 @@ from headway.core.errors import HeadwayError, InvalidRequest
 from headway.gateway.inform import json_response
 from headway.gateway.service import SERVICE
 
+MAX_HOST_CHARS = 64  # of it in a message
 # A proxy on this machine makes the whole world look local, and so does a browser that shows somebody's page; these say
-# that it is not.
+# that it is not. Where a browser leaves `origin` out, `sec-fetch-site` tells whose page it was.
 _FROM_ELSEWHERE = ("x-forwarded-for", "forwarded", "x-real-ip", "origin")
 
 
@@ -50,10 +51,37 @@ async def reconfigure(request: web.Request) -> web.Response:
 
 
 def check_local(request: web.Request) -> None:
-    """Raises `NotLocal`."""
-    try:
-        local = ipaddress.ip_address(request.remote or "").is_loopback
-    except ValueError:
-        local = False
-    if not local or any(name in request.headers for name in _FROM_ELSEWHERE):
+    """Raises `NotLocal` for who is not on this machine, or is a web page in a browser on it.
+
+    A page whose own name was pointed at this machine (DNS rebinding) is of our origin to its browser. Its name is then
+    in `Host`: only names that nobody else can give to this machine are taken.
+    """
+    headers = request.headers
+    page = headers.get("Sec-Fetch-Site", "none") not in {"same-origin", "none"}
+    if not _is_loopback(request.remote or "") or page or any(name in headers for name in _FROM_ELSEWHERE):
         raise NotLocal("Administration answers only requests from this machine, through no proxy and from no web page.")
+    host = headers.get("Host")  # a browser sends it always
+    if host is not None and (name := _without_port(host)) != "localhost" and _address(name) is None:
+        raise NotLocal(
+            f"Administration answers only to localhost or an IP address, since any page can have its name point here; "
+            f"this request's Host is {host[:MAX_HOST_CHARS]!r}. Ask http://localhost:PORT instead."
+        )
+
+
+def _is_loopback(remote: str) -> bool:
+    address = _address(remote)
+    return address is not None and address.is_loopback
+
+
+def _address(text: str) -> ipaddress.IPv4Address | ipaddress.IPv6Address | None:
+    try:
+        return ipaddress.ip_address(text)
+    except ValueError:
+        return None
+
+
+def _without_port(host: str) -> str:
+    """And an IPv6 address without its brackets."""
+    if host.startswith("["):
+        return host[1:].partition("]")[0]
+    return (host.rpartition(":")[0] if ":" in host else host).lower()

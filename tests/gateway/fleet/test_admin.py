@@ -108,10 +108,49 @@ async def test_who_may(tmp_path: Path) -> None:
 
         assert await asked() == 200  # this machine
         assert await asked(**elsewhere) == 403
+        assert await asked(Host="a.page:8000") == 403  # a page whose name was pointed here
+        assert await asked(Host="a.page", Authorization=f"Bearer {operators}") == 200  # no page has a key
         assert await asked(Authorization=f"Bearer {operators}", **elsewhere) == 200
         assert await asked(Authorization=f"Bearer {alices}", **elsewhere) == 403
         assert await asked(Authorization="Bearer hw-wrong", **elsewhere) == 401
         assert (await fleet.post(CHAT, HELLO, Authorization=f"Bearer {operators}"))[0] == 403
+
+
+async def test_tenants_are_named_to_operators_and_to_themselves(tmp_path: Path) -> None:
+    file = KeyFile(tmp_path / "keys")
+    _, alices = file.create("alice", time.time())
+    _, operators = file.create("ops", time.time(), admin=True)
+    elsewhere = {"X-Forwarded-For": "1.2.3.4"}
+    async with (
+        upstreams() as (one,),
+        gateway(member("w0", one.url), ring=KeyRing(file.path), limits={"max_running": 1}) as fleet,
+    ):
+
+        async def told(path: str, key: str = "", **headers: str) -> tuple[int, str]:
+            if key:
+                headers["Authorization"] = f"Bearer {key}"
+            async with fleet.session.get(path, headers=headers) as response:
+                return response.status, await response.text()
+
+        assert (await fleet.post(CHAT, HELLO, Authorization=f"Bearer {alices}"))[0] == 200
+        one.gap_s = 0.2
+        calls = [asyncio.ensure_future(fleet.post(CHAT, HELLO, Authorization=f"Bearer {alices}")) for _ in range(2)]
+        await until(lambda: fleet.inside["waiting"] > 0)
+        for path in ("/metrics", "/load"):
+            for key, headers, named in (
+                ("", {}, True),
+                (operators, elsewhere, True),
+                ("", elsewhere, False),
+                ("", {"Host": "a.page"}, False),
+            ):
+                status, text = await told(path, key, **headers)
+                assert (status, "alice" in text) == (200, named), (path, headers)
+            assert (await told(path, "hw-wrong", **elsewhere))[0] == 401
+        assert "alice" in (await told("/load", alices, **elsewhere))[1]
+        assert "headway_tenant_" not in (await told("/metrics", alices, **elsewhere))[1]
+        _, text = await told("/metrics", **elsewhere)
+        assert "headway_requests_waiting 1.0" in text  # all else is there
+        await asyncio.gather(*calls)
 
 
 async def test_metrics_tell_of_every_worker_and_tenant() -> None:

@@ -1,4 +1,4 @@
-"""`headway explain`: what a metric, a figure of a load test, an error code, a flag or any other name here means."""
+"""`headway explain`: what a metric, a finding of the doctor, an error code, a flag or any other name here means."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ Name = Annotated[
 
 @app.default
 def explain(name: Name = None, /) -> None:
-    """Tell what a metric, figure, verdict, lane, level, error code, goal, flag or header means, as in the reference."""
+    """What a metric, figure, verdict, cause, lane, level, error, goal, flag or header means, as in the reference."""
     from rich.console import Console
 
     from headway.cli.explain.entries import KINDS, entries

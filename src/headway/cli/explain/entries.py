@@ -16,6 +16,7 @@ from headway.core.errors import HeadwayError, Refused
 from headway.core.front.ladder import MARKS, Level
 from headway.core.lanes import LaneLimits
 from headway.core.request import MOVES, State
+from headway.doctor.finding import CAUSES
 from headway.gateway.background.metrics import BACKGROUND_METRICS
 from headway.gateway.fleet.metrics import FLEET_METRICS
 from headway.gateway.promises import HEADERS
@@ -194,6 +195,11 @@ def _verdicts() -> Iterator[Entry]:
         yield Entry("verdict", word.value, word.meaning, {"exit status": str(word.exit_code)}, "words.md")
 
 
+def _causes() -> Iterator[Entry]:
+    for cause, seen in CAUSES.items():
+        yield Entry("cause", cause, seen, page="words.md")
+
+
 KINDS: Mapping[str, tuple[str, Callable[[], Iterator[Entry]]]] = {
     "metric": ("a name at /metrics", _metrics),
     "outcome": ("how a request ended", _outcomes),
@@ -206,6 +212,7 @@ KINDS: Mapping[str, tuple[str, Callable[[], Iterator[Entry]]]] = {
     "header": ("a header of requests and answers", _headers),
     "figure": ("a figure of a load test", _figures),
     "verdict": ("what a load test says of itself", _verdicts),
+    "cause": ("what headway doctor finds", _causes),
 }
 
 

@@ -68,7 +68,7 @@ def slow_preprocessing(case: Case) -> Finding | None:
             Change("send shorter prompts: retrieval, tool definitions and history are tokenised on each call"),
         ),
         cost_s=before_s,
-        explains=("long-prompts"),
+        explains=("long-prompts",),
     )
 
 

@@ -29,18 +29,20 @@ def preemption_thrash(case: Case) -> Finding | None:
     if kv is not None:
         evidence.append(f"KV is {kv:.0%} used on average, {case.running:.1f} sequences run")
     e2e = service.spread("e2e_s")
+    wait = Change("--kv-full wait: set the worst case aside at the start, so that it cannot happen", "kv_full", "wait")
+    fewer, more = (_fewer(case), wait), (*_more_kv(), Change("another replica", "replicas"))
+    queued = (service.mean("waiting") or 0.0) >= 1  # fewer at once make them wait longer still
     return Finding(
         "preemption-thrash",
         "Sequences lose their KV to each other and are computed again",
         "memory",
         tuple(evidence),
         "high",
-        (_fewer(case), Change("--kv-full wait: set the worst case aside at the start, so that it cannot happen",
-                              "kv_full", "wait"), *_more_kv()),
+        (*more, *fewer) if queued else (*fewer, *more),
         cost_s=max(lost or 0.0, min(1.0, each or 0.0)) * (e2e.mean if e2e is not None else 1.0),
         explains=(
-            *(("kv-exhausted", "bursts") if severe else ()),
-            *("slot-limit", "long-prompt-interference", "decode-starvation", "long-outputs"),
+            *(("kv-exhausted", "bursts", "decode-starvation") if severe else ()),
+            *("slot-limit", "long-prompt-interference", "long-outputs"),
             *("oversized-batch", "overload", "cold-cache"),
         ),
     )  # fmt: skip

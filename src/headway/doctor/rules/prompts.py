@@ -49,12 +49,15 @@ def prompt_queue(case: Case) -> Finding | None:
 
 def _apart(case: Case) -> tuple[Change, ...]:
     prompts = case.service.spread("prompt_tokens")
-    edge = round(4 * prompts.quantile(0.5)) if prompts is not None else 1024
+    edge, itl_s = round(4 * prompts.quantile(0.5)) if prompts is not None else 1024, case.facts.promise.itl_s
     return (
-        Change(f"a lane of their own: --long-prompt-tokens {edge} --long-prompt-slots 2", "long_prompt_slots", 2),
+        Change(f"a lane of their own: --long-prompt-tokens {edge} --long-prompt-slots 2", "long_prompt_tokens", edge),
         *budget_change(case),
         Change(
-            "headway orders prompts by what is left of their promise (--slo-ttft); first come, first served does not"
+            f"headway --slo-itl {itl_s:g} sizes each step's prompts so that streams keep it; and it orders them by "
+            "what is left of --slo-ttft",
+            "slo_itl",
+            itl_s,
         ),
         Change("cut prompts: fewer retrieved chunks, shorter tool definitions; or a pool of workers for long contexts"),
     )

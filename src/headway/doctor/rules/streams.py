@@ -12,6 +12,7 @@ AIM = 0.9
 LEAST_BUDGET_TOKENS = 64
 # Half of the gaps are so much longer than decode alone: most steps carry prompts.
 STARVED = 2.0
+KV_ROOM = 0.8  # in use on average, so that its peaks fit as well
 
 
 def oversized_batch(case: Case) -> Finding | None:
@@ -88,8 +89,19 @@ def decode_starvation(case: Case) -> Finding | None:
             Change("compute prompts on workers of their own (disaggregated prefill), or add a replica"),
         ),
         cost_s=max(0.0, itl.mean - (alone_s or promise_s)) * _tokens(case),
-        explains=("long-prompt-interference",),
+        explains=(
+            "long-prompt-interference",
+            *(("kv-exhausted", "preemption-thrash") if _crawl_fills_kv(case) else ()),
+        ),
     )  # fmt: skip
+
+
+def _crawl_fills_kv(case: Case) -> bool:
+    """Would KV have room if streams were as quick as decode alone? As much shorter each would hold its blocks, and so
+    many fewer would at once (Little's law).
+    """
+    itl, kv, alone_s = case.itl, case.service.mean("kv_ratio"), case.decode_s(max(1.0, case.running))
+    return itl is not None and kv is not None and alone_s is not None and kv * alone_s < KV_ROOM * itl.mean
 
 
 def stalls(case: Case) -> Finding | None:

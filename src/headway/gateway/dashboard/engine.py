@@ -14,10 +14,10 @@ from aiohttp.typedefs import Handler, Middleware
 
 from headway.gateway.dashboard.reading import NS_PER_S, Reading, counts_of
 from headway.gateway.dashboard.source import SLOWEST, Order, promises_told, told_parts
-from headway.gateway.dashboard.viewer import Viewer, viewer_of
 from headway.gateway.edge import CLIENT_GONE, REQUEST_ID
 from headway.gateway.observe import TALLY, Part, Tally
 from headway.gateway.service import Service
+from headway.gateway.viewer import Viewer, viewer_of
 from headway.metrics.snapshot import RecentStep
 
 RECENT = 1024  # calls that are remembered, under half a kilobyte each

@@ -17,7 +17,7 @@ from headway.core.front.ladder import Level
 from headway.core.request import Request, SamplingParams
 from headway.gateway.dashboard.reading import NS_PER_S, Reading, counts_of
 from headway.gateway.dashboard.source import SLOWEST, Order, promises_told, told_parts
-from headway.gateway.dashboard.viewer import Viewer, viewer_of
+from headway.gateway.viewer import Viewer, viewer_of
 
 if TYPE_CHECKING:  # whose application has this for a part
     from headway.gateway.fleet.service import FleetService

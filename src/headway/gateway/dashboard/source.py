@@ -8,8 +8,8 @@ from typing import Any, Literal, Protocol
 from aiohttp import web
 
 from headway.gateway.dashboard.reading import NS_PER_S, Reading
-from headway.gateway.dashboard.viewer import Viewer
 from headway.gateway.observe import Part
+from headway.gateway.viewer import Viewer
 
 Order = Literal["ttft", "total"]
 SLOWEST = 8  # requests that are told

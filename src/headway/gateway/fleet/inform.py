@@ -9,6 +9,7 @@ from headway.core.front.front import RETRY_WHEN_CLOSED_S
 from headway.gateway.fleet.headers import CALLER
 from headway.gateway.fleet.service import FLEET, FleetService
 from headway.gateway.inform import STARTED_S, json_response
+from headway.gateway.viewer import viewer_of
 from headway.wire.responses import Health
 
 
@@ -62,8 +63,9 @@ async def ready(request: web.Request) -> web.Response:
 
 
 async def load(request: web.Request) -> web.Response:
-    """The fleet's numbers now, as JSON: what a router above or a test polls."""
+    """The fleet's numbers now, as JSON: what a router above or a test polls. Tenants by name to who may know them."""
     service = request.app[FLEET]
+    viewer, no_keys = viewer_of(request, service.door, open_to_all=True), service.door.ring is None
     front, now = service.front, service.driver.clock()
     admission = front.admission
     reason = front.not_ready_reason or ("" if _up(service) else "No worker is up.")
@@ -88,7 +90,11 @@ async def load(request: web.Request) -> web.Response:
             "claimed_tokens": admission.claimed_tokens,
             "places": len(service.driver.places),
             "waiting_by_lane": front.lanes.waiting_by_lane(),
-            "waiting_by_tenant": front.lanes.waiting_by_tenant(),
+            "waiting_by_tenant": {
+                tenant: waiting
+                for tenant, waiting in front.lanes.waiting_by_tenant().items()
+                if no_keys or viewer.owns(tenant)
+            },
             "ended_total": service.figures.ended,
             "refused_total": front.refused,
             "returned_total": service.figures.returned,
@@ -98,8 +104,11 @@ async def load(request: web.Request) -> web.Response:
 
 
 async def metrics(request: web.Request) -> web.Response:
-    exporter = request.app[FLEET].metrics
-    return web.Response(body=exporter.render(), headers={"Content-Type": exporter.content_type})
+    """For Prometheus. Who is neither on this machine nor has a key for administration is told nothing by tenant."""
+    service = request.app[FLEET]
+    viewer, exporter = viewer_of(request, service.door, open_to_all=True), service.metrics
+    body = exporter.render(tenants=viewer.is_operator or service.door.ring is None)
+    return web.Response(body=body, headers={"Content-Type": exporter.content_type})
 
 
 def _up(service: FleetService) -> bool:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
@@ -17,6 +18,7 @@ from headway.gateway.fleet.figures import Figures
 from headway.gateway.fleet.shadow import ShadowingDriver
 from headway.metrics.histogram import Histogram
 from headway.metrics.names import DURATION_BUCKETS_S, GATEWAY_DIMENSIONS, METRICS, Metric
+from headway.metrics.text import series
 from headway.metrics.vllm_names import Numbers
 from headway.workers.quota import SharedQuotas
 
@@ -99,7 +101,6 @@ class FleetCollector:
         front = self._driver.front
         yield from self._service(front)
         yield from self._workers(front)
-        yield from self._tenants(front)
         if self._driver.quotas is not None:
             yield from self._quotas(self._driver.quotas)
         if isinstance(self._driver, ShadowingDriver):
@@ -145,17 +146,6 @@ class FleetCollector:
             failures.add_metric(labels, count)
         yield failures
 
-    def _tenants(self, front: Front) -> Iterator[MetricFamily]:
-        """Those that have a series of their own elsewhere have one here."""
-        named = self._figures.calls.by["tenant"].named
-        waiting: dict[str, float] = {}
-        for tenant, count in front.lanes.waiting_by_tenant().items():
-            name = named(tenant)
-            waiting[name] = waiting.get(name, 0) + count
-        yield _by("headway_tenant_waiting", waiting)
-        tenants = self._figures.calls.by["tenant"].names()
-        yield _by("headway_tenant_weight", {name: front.tenants.weight(name) for name in tenants})
-
     @staticmethod
     def _shadow(driver: ShadowingDriver) -> Iterator[MetricFamily]:
         would = _family("headway_shadow_decisions_total")
@@ -172,6 +162,17 @@ class FleetCollector:
         yield _one("headway_quota_losses_total", sharing.losses)
         yield _by("headway_quota_exchanges_total", quotas.exchanges)
         yield _one("headway_quota_waits_total", quotas.waited)
+
+
+def tenants_text(front: Front, figures: Figures) -> str:
+    """Of those that have a series of their own elsewhere."""
+    tenants, waiting = figures.calls.by["tenant"], Counter[tuple[str]]()
+    for tenant, count in front.lanes.waiting_by_tenant().items():
+        waiting[tenants.named(tenant),] += count
+    weights = {(name,): front.tenants.weight(name) for name in tenants.names()}
+    return series(FLEET_METRICS["headway_tenant_waiting"], waiting) + series(
+        FLEET_METRICS["headway_tenant_weight"], weights
+    )
 
 
 def times_of(figures: Figures) -> dict[Metric, Histogram]:

@@ -18,7 +18,7 @@ from headway.gateway.fleet.config import FleetConfig
 from headway.gateway.fleet.counting import Counter, Counting
 from headway.gateway.fleet.driver import FleetDriver
 from headway.gateway.fleet.figures import Figures
-from headway.gateway.fleet.metrics import FleetCollector, times_of, vllm_numbers
+from headway.gateway.fleet.metrics import FleetCollector, tenants_text, times_of, vllm_numbers
 from headway.gateway.fleet.roster import Member, Roster
 from headway.gateway.fleet.trail import Trails
 from headway.gateway.service import Edge
@@ -75,6 +75,7 @@ class FleetService(Edge):
         exporter = EdgeExporter(
             FleetCollector(driver, self.figures), lambda: self.figures.calls, lambda: times_of(self.figures)
         )
+        exporter.of_tenants.append(lambda: tenants_text(front, self.figures))
         super().__init__(config.edge, exporter)
         if config.edge.metrics_names == "vllm":
             exporter.tell_as_vllm(lambda: vllm_numbers(driver, self.figures, roster.models()))

@@ -5,7 +5,6 @@ Nobody sees a prompt, an output or a key: none of them is kept.
 
 from __future__ import annotations
 
-import ipaddress
 from dataclasses import dataclass
 from typing import Literal
 
@@ -33,8 +32,10 @@ class Viewer:
         return self.is_operator or (self.see == "tenant" and tenant == self.tenant)
 
 
-def viewer_of(request: web.Request, door: Door | None) -> Viewer:
-    """As administration has it: this machine, or a key. Raises `Unauthenticated` where a key is needed or no good."""
+def viewer_of(request: web.Request, door: Door | None, *, open_to_all: bool = False) -> Viewer:
+    """As administration has it: this machine, or a key. Raises `Unauthenticated` for a key that is no good, and for
+    none where one is needed, which it is not for what is `open_to_all`.
+    """
     ring = door.ring if door is not None else None
     if door is None or ring is None:
         return Viewer("operator" if is_local(request) else "public")
@@ -43,32 +44,13 @@ def viewer_of(request: web.Request, door: Door | None) -> Viewer:
         return Viewer("operator") if found.admin else Viewer("tenant", found.tenant)
     if is_local(request):
         return Viewer("operator")
-    return Viewer("public", door.caller(request.headers).tenant)
+    return Viewer("public", "" if open_to_all else door.caller(request.headers).tenant)
 
 
 def is_local(request: web.Request) -> bool:
-    """From this machine, as administration takes it, and by a name that nobody else can give to it.
-
-    A page whose own name was pointed at this machine would be taken for ours by its browser; then `Host` is its name.
-    """
+    """From this machine, as administration takes it."""
     try:
         check_local(request)
     except NotLocal:
         return False
-    if request.headers.get("Sec-Fetch-Site", "none") not in {"same-origin", "none"}:
-        return False
-    name = _host(request.headers.get("Host", ""))
-    if name == "localhost":
-        return True
-    try:
-        ipaddress.ip_address(name)
-    except ValueError:
-        return False
     return True
-
-
-def _host(header: str) -> str:
-    """Without the port, and an IPv6 address without its brackets."""
-    if header.startswith("["):
-        return header[1:].partition("]")[0]
-    return header.rpartition(":")[0] if ":" in header else header
