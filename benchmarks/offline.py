@@ -1,4 +1,5 @@
-"""Offline batches: tokens a second beside others, what durability costs, kills, and a million lines.
+"""Offline batches: tokens a second beside others, what durability costs and grouping gains, chat beside a batch, kills,
+and a million lines.
 
 See benchmarks/README.md. Every run is a process of its own; rounds go through all sides one after the other, so that
 what a shared machine does to one it does to all; the figure to quote is a ratio of medians.
@@ -16,11 +17,14 @@ import sys
 import tempfile
 import time
 from collections import Counter
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from benchmarks import offline_job as work
+from benchmarks.offline_beside import beside
+from benchmarks.offline_virtual import grouping
 from benchmarks.servers import gguf_of
 
 HERE = Path(__file__).parent
@@ -195,9 +199,18 @@ def million(arguments: argparse.Namespace) -> dict[str, Any]:
     return result
 
 
+MODES: dict[str, Callable[[argparse.Namespace], Any]] = {
+    "throughput": throughput,
+    "grouping": lambda arguments: grouping(int(_items(arguments))),
+    "beside": beside,
+    "kill": kill,
+    "million": million,
+}
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("mode", nargs="?", default="throughput", choices=("throughput", "kill", "million"))
+    parser.add_argument("mode", nargs="?", default="throughput", choices=sorted(MODES))
     parser.add_argument("--scale", type=float, default=1.0, help="of the 2,000 items, or of the million lines")
     parser.add_argument("--rounds", type=int, default=3, help="how often the sides take turns (default 3)")
     parser.add_argument("--side", action="append", help="run only this side; may be repeated")
@@ -208,13 +221,17 @@ def main() -> None:
     parser.add_argument("--peer-python", action="append", default=[], metavar="NAME=PATH", help="a peer's interpreter")
     parser.add_argument("--kills", type=int, default=20)
     parser.add_argument(
-        "--executor", choices=("simulated", "openvino"), help="of ours (default: openvino; for `kill` simulated)"
+        "--executor",
+        choices=("simulated", "openvino"),
+        help="of ours (default: openvino; for `kill` and `beside` simulated)",
     )
-    parser.add_argument("--seed", type=int, default=0, help="of the moments of `kill`")
+    parser.add_argument("--duration", type=float, default=240.0, help="of `beside`, in seconds (default 240)")
+    parser.add_argument("--itl", type=float, default=0.06, help="promised to the chats of `beside`, in seconds")
+    parser.add_argument("--seed", type=int, default=0, help="of the moments of `kill`, and of the chats")
     parser.add_argument("--folder", type=Path, help="where files are written; must be on a disk to tell of durability")
     parser.add_argument("--json", type=Path, metavar="FILE", help="write the figures to FILE")
     arguments = parser.parse_args()
-    result = {"throughput": throughput, "kill": kill, "million": million}[arguments.mode](arguments)
+    result = MODES[arguments.mode](arguments)
     if arguments.json:
         arguments.json.write_text(json.dumps(result, indent=2) + "\n")
 

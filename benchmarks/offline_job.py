@@ -43,15 +43,17 @@ def ids_of(executor: str) -> tuple[int, int]:
     return SIMULATED_IDS if executor == "simulated" else TOKEN_IDS
 
 
-def make_job(items: int, seed: int = MEASURED_SEED, ids: tuple[int, int] = TOKEN_IDS) -> Job:
+def make_job(
+    items: int, seed: int = MEASURED_SEED, ids: tuple[int, int] = TOKEN_IDS, systems: int = SYSTEM_PROMPTS
+) -> Job:
     """Same seed, same job, on every machine and Python."""
     draw = random.Random(seed)
 
     def words(count: int) -> list[int]:
         return [draw.randrange(*ids) for _ in range(count)]
 
-    systems = [words(count) for count in SYSTEM_TOKENS[:SYSTEM_PROMPTS]]
-    prompts = [draw.choice(systems) + words(draw.choice(QUESTION_TOKENS)) for _ in range(items)]
+    beginnings = [words(SYSTEM_TOKENS[number % len(SYSTEM_TOKENS)]) for number in range(systems)]
+    prompts = [draw.choice(beginnings) + words(draw.choice(QUESTION_TOKENS)) for _ in range(items)]
     return Job(prompts, [draw.choice(OUTPUT_TOKENS) for _ in range(items)])
 
 

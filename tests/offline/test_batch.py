@@ -131,6 +131,21 @@ async def test_a_batch_for_another_model_than_ours_does_not_begin(tmp_path, outp
     assert not Files(output).manifest.exists()
 
 
+async def test_a_later_line_for_another_model_costs_itself_alone(tmp_path, output):
+    source = tmp_path / "in.jsonl"
+    models = [None, "gpt-4o", "ours", None, "gpt-4o"]
+    write_lines(source, [openai_line(n, **({"model": m} if m else {})) for n, m in enumerate(models)])
+    ended = await begin(source, output, FakeWorker(models=("ours",)))
+    assert not ended.reason
+    assert set(ids(output)) == {"item-0", "item-2", "item-3"}
+    messages = [line["error"]["message"] for line in read_lines(Files(output).errors)]
+    assert "its model is 'gpt-4o', and the batch's is ours" in messages[0]
+    assert "Line 5: its model is 'gpt-4o', and the batch's, by its first line, is 'ours'" in messages[1]
+    write_lines(source, [openai_line(n, **({"model": m} if m else {})) for n, m in enumerate([*models, "ours"])])
+    ended = await batch(output, FakeWorker(models=("ours",))).resume(allow_changed_input=True)
+    assert (ended.summary.done, ended.summary.failed) == (4, 2)
+
+
 async def test_outputs_are_capped_and_streams_are_not_asked_for(tmp_path, output):
     source = tmp_path / "in.jsonl"
     chat = {"messages": [{"role": "user", "content": "x"}]}
@@ -301,6 +316,36 @@ async def test_results_of_items_that_left_the_input_are_kept(source, output):
     ended = await batch(output, FakeWorker()).resume(allow_changed_input=True)
     assert ended.surplus == 10
     assert len(ids(output)) == 101
+
+
+async def test_what_left_the_input_is_not_taken_for_what_is_missing(source, output):
+    await begin(source, output, FakeWorker())
+    write_lines(source, [openai_line(number) for number in range(200, 205)])
+    await batch(output, FakeWorker()).resume(allow_changed_input=True)
+    whole = output.read_bytes().splitlines(keepends=True)
+    output.write_bytes(b"".join(whole[:-3]))
+    worker = FakeWorker()
+    ended = await batch(output, worker).resume()
+    assert worker.tries.total() == 3, "though there are more answers than lines"
+    assert (ended.summary.done, ended.summary.missing) == (105, 0)
+
+
+async def test_outputs_that_differ_in_their_ending_are_batches_of_their_own(source, tmp_path):
+    await begin(source, tmp_path / "out.jsonl", FakeWorker())
+    await begin(source, tmp_path / "out.txt", FakeWorker())
+    for name in ("out.jsonl", "out.txt"):
+        assert Counter(ids(tmp_path / name)) == Counter(EVERY)
+
+
+async def test_what_a_kill_left_half_written_is_swept(source, output):
+    await begin(source, output, FakeWorker())
+    left = [output.with_name(f"{name}.0123abcd.new") for name in ("out.jsonl", "out.job.json")]
+    others = output.with_name("out.jsonl.mine.new")
+    for path in (*left, others):
+        path.write_text("half")
+    await batch(output, FakeWorker()).resume()
+    assert not any(path.exists() for path in left)
+    assert others.read_text() == "half"
 
 
 async def test_a_body_that_changed_unseen_is_found_by_its_hash(source, output):

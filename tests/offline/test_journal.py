@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import resource
 import signal
 import subprocess
@@ -15,6 +16,7 @@ from hypothesis import strategies as st
 
 from headway.child_process import environment
 from headway.offline.errors import OutputFailed
+from headway.offline.files import replacing
 from headway.offline.journal import Journal, read_journal, recover
 from headway.offline.record import ErrorBody, Record, answer_line, error_line
 
@@ -86,6 +88,34 @@ def test_lines_can_be_left_out():
     _, seen, after = recovered(b"".join(WHOLE), without=lambda written: written.headway.line % 2 == 0)
     assert seen == [1, 3, 5, 7, 9, 11]
     assert after == b"".join(WHOLE[1::2])
+
+
+def test_mending_keeps_a_link_a_link_and_secrets_secret(tmp_path):
+    real, path = tmp_path / "disk" / "real.jsonl", tmp_path / "out.jsonl"
+    real.parent.mkdir()
+    real.write_bytes(b"".join(WHOLE) + b"junk\n")
+    real.chmod(0o640)
+    path.symlink_to(real)
+    recover(path, lambda _: None)
+    assert path.is_symlink()
+    assert real.read_bytes() == b"".join(WHOLE)
+    assert real.stat().st_mode & 0o777 == 0o640
+    assert list(real.parent.iterdir()) == [real]
+
+
+def test_a_file_that_cannot_be_replaced_is_left_and_nothing_beside_it(tmp_path):
+    path = tmp_path / "out.job.json"
+    path.write_text("before")
+
+    def write_half():
+        with replacing(path) as file:
+            file.write(b"half")
+            raise OSError(errno.ENOSPC, "no room")
+
+    with pytest.raises(OutputFailed, match="The disk is full"):
+        write_half()
+    assert path.read_text() == "before"
+    assert list(tmp_path.iterdir()) == [path]
 
 
 def test_lines_without_an_id_are_told_apart_by_their_place(tmp_path):

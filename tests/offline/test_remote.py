@@ -78,8 +78,17 @@ def test_what_the_server_said_is_kept():
 def test_retry_after():
     assert retry_after_s(head(429, retry_after="7")) == 7
     assert retry_after_s(head(429, retry_after="7", retry_after_ms="1500")) == 1.5
-    assert retry_after_s(head(429, retry_after="Wed, 21 Oct 2026 07:28:00 GMT")) == 0
+    assert retry_after_s(head(429, retry_after="soon")) == 0
     assert retry_after_s(head(429, retry_after="99999999")) == 3600
+
+
+def test_retry_after_may_be_a_date_by_the_servers_own_clock():
+    at = {"date": "Wed, 21 Oct 2015 07:28:00 GMT"}
+    assert retry_after_s(head(429, retry_after="Wed, 21 Oct 2015 07:28:40 GMT", **at)) == 40
+    assert retry_after_s(head(429, retry_after="Wed, 21 Oct 2015 07:27:00 GMT", **at)) == 0
+    assert retry_after_s(head(429, retry_after="Wed, 21 Oct 2015 07:28:40 GMT")) == 0, "long ago by ours"
+    assert retry_after_s(head(429, retry_after="Wed, 21 Oct 9999 07:28:40 GMT")) == 3600
+    assert retry_after_s(head(429, retry_after="Wed, 99 Oct 2015 07:28:40 GMT", **at)) == 0
 
 
 @given(st.integers(100, 999), st.binary(max_size=200))

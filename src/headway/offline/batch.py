@@ -219,7 +219,7 @@ class Batch:
                     reason = error.message
             manifest.ran_s += time.monotonic() - worked_from
             if intake.ended:
-                manifest.items = intake.lines
+                manifest.items = intake.lines + intake.surplus
             padding = getattr(workers[0], "padding_efficiency_ratio", None) if workers else None
             summary = self._end(manifest, reason, padding)
         started = job.first_start_ns

@@ -4,14 +4,20 @@ from __future__ import annotations
 
 import errno
 import os
+import stat
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
+from glob import escape
 from pathlib import Path
+from secrets import token_hex
+from typing import BinaryIO
 
 from filelock import FileLock, Timeout
 
 from headway.offline.errors import OutputBusy, OutputFailed
+
+_NEW = ".new"
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,8 +27,7 @@ class Files:
     output: Path
 
     def _beside(self, ending: str) -> Path:
-        stem = self.output.name.removesuffix(self.output.suffix) if self.output.suffix else self.output.name
-        return self.output.with_name(stem + ending)
+        return self.output.with_name(self.output.name.removesuffix(".jsonl") + ending)
 
     @property
     def errors(self) -> Path:
@@ -54,6 +59,8 @@ class Files:
                     f"Another run is writing {self.output}. Wait for it, end it, or give this one an output of its own."
                 ) from None
         try:
+            for path in (self.output, self.errors, self.manifest, self.summary):
+                _sweep(path)
             yield
         finally:
             lock.release()
@@ -92,16 +99,41 @@ def failure(path: Path, error: OSError) -> OutputFailed:
     return OutputFailed(f"{path} cannot be written: {error.strerror or error}.")
 
 
-def replace_file(path: Path, data: bytes) -> None:
-    """All of it or nothing, whatever happens meanwhile. Raises `OutputFailed`."""
+@contextmanager
+def replacing(path: Path) -> Iterator[BinaryIO]:
+    """What is written to it takes the place of `path` when the block ends: all of it or nothing, whatever happens
+    meanwhile. A link stays a link, and who may read the file does not change. Raises `OutputFailed`.
+    """
     with explained(path):
-        new = path.with_name(path.name + ".new")
-        with new.open("wb") as file:
-            file.write(data)
-            file.flush()
-            os.fsync(file.fileno())
-        new.replace(path)
-        sync_folder(path.parent)
+        target = path.resolve()
+        new = target.with_name(f"{target.name}.{token_hex(4)}{_NEW}")
+        try:
+            with new.open("xb") as file:
+                if target.exists():
+                    os.fchmod(file.fileno(), stat.S_IMODE(target.stat().st_mode))
+                yield file
+                file.flush()
+                os.fsync(file.fileno())
+            new.replace(target)
+        except BaseException:
+            with suppress(OSError):
+                new.unlink(missing_ok=True)  # on a full disk it holds room that is needed
+            raise
+        sync_folder(target.parent)
+
+
+def replace_file(path: Path, data: bytes) -> None:
+    """As `replacing`, in one piece."""
+    with replacing(path) as file:
+        file.write(data)
+
+
+def _sweep(path: Path) -> None:
+    """What a kill left of `replacing`. Whoever calls it is the only one who writes there."""
+    target = path.resolve()
+    for stale in target.parent.glob(f"{escape(target.name)}.{'[0-9a-f]' * 8}{_NEW}"):
+        with suppress(OSError):
+            stale.unlink()
 
 
 def sync_folder(folder: Path) -> None:

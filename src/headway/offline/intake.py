@@ -50,6 +50,7 @@ class Intake:
         self._fitting = fitting
         self._prepare = prepare
         self._model: str | None = None  # of the first line that names one
+        self._items = 0  # that were met
         self.ended = False
         self.position = 0  # bytes of the input that have been read
         self.lines = 0  # that were read
@@ -80,6 +81,7 @@ class Intake:
 
     def _look(self, line: Item | BadLine) -> Taken | BadLine | None:
         line, before = self._met(line)
+        self._items += isinstance(line, Item)
         if before is not None:
             if before != line.body_hash and isinstance(line, Item):
                 raise InputChanged(
@@ -125,7 +127,8 @@ class Intake:
     def _note_model(self, item: Item) -> None:
         """The first line says whose batch it is, also when it is finished."""
         if self._model is None and self._fitting.models == "same" and b'"model"' in item.body:
-            self._model = _text(JsonFields(item.body).raw("model"))
+            asked = _text(JsonFields(item.body).raw("model"))
+            self._model = asked if asked in (self._fitting.served or {asked}) else None
 
     def _fit(self, item: Item) -> None:
         """Change the body into what is sent. Raises `InvalidRequest`, and `ConfigError` for the whole batch."""
@@ -143,23 +146,27 @@ class Intake:
         item.body = fields.encoded()
 
     def _check_model(self, asked: str, line: int) -> None:
+        """Raises `ConfigError` where the very first item is for somebody else: then so is the batch."""
         wanted = self._fitting
         if wanted.models == "any":
             return
-        if self._model is None:
-            if wanted.served and asked not in wanted.served:
-                raise ConfigError(
-                    f"Line {line} asks for the model {asked!r}, and this is {' or '.join(sorted(wanted.served))}. "
-                    "--models override answers every line with it."
-                )
+        if self._model is None and asked in (wanted.served or {asked}):
             self._model = asked
-        elif asked != self._model:
-            raise InvalidRequest(
-                f"its model is {asked!r}, and the batch's, by its first line, is {self._model!r}. Make a batch of its "
-                "own for it, or say --models any or --models override.",
-                param="model",
-                code="mismatched_model",
+        if asked == self._model:
+            return
+        ours = " or ".join(sorted(wanted.served))
+        if self._items == 1:
+            raise ConfigError(
+                f"Line {line} asks for the model {asked!r}, and this is {ours}. --models override answers every line "
+                "with it."
             )
+        whose = f", by its first line, is {self._model!r}" if self._model else f" is {ours}"
+        raise InvalidRequest(
+            f"its model is {asked!r}, and the batch's{whose}. Make a batch of its own for it, or say --models any or "
+            "--models override.",
+            param="model",
+            code="mismatched_model",
+        )
 
 
 def _cap(fields: JsonFields, most_tokens: int, *, chat: bool) -> None:

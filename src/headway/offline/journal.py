@@ -19,7 +19,7 @@ from time import monotonic
 import msgspec
 
 from headway.offline.errors import OutputFailed
-from headway.offline.files import explained, failure, sync_folder
+from headway.offline.files import explained, failure, replacing, sync_folder
 from headway.offline.items import key_of_id, key_of_line
 from headway.offline.record import Written, written
 
@@ -110,19 +110,14 @@ def _lines(path: Path) -> Iterator[bytes]:
 
 def _rewrite(path: Path, without: Callable[[Written], bool] | None) -> None:
     """The good lines alone, each key once. The old file stays until the new one is whole."""
-    new = path.with_name(path.name + ".new")
     seen: set[int] = set()
-    with new.open("wb", buffering=_PIECE_BYTES) as file:
+    with replacing(path) as file:
         for text in _lines(path):
             line = _decoded(text)
             if line is None or (without is not None and without(line)) or (key := key_of(line)) in seen:
                 continue
             seen.add(key)
             file.write(text)
-        file.flush()
-        os.fsync(file.fileno())
-    new.replace(path)
-    sync_folder(path.parent)
 
 
 class Journal:

@@ -39,7 +39,8 @@ class Manifest(Struct, kw_only=True):
     started_at: float
     state: State = "running"
     reason: str = ""  # why it was stopped
-    items: int | None = None  # lines of the input; None until it has been read to its end
+    # Lines of the input, and results of items that have left it; None until it has been read to its end.
+    items: int | None = None
     runs: int = 1
     ran_s: float = 0.0  # of all runs that ended
 

@@ -8,6 +8,7 @@ import re
 import ssl
 import time
 from dataclasses import dataclass, field
+from email.utils import parsedate_to_datetime
 from typing import Any
 
 import msgspec
@@ -263,12 +264,25 @@ def _refusal(head: ResponseHead, body: bytes) -> Failed:
 
 
 def retry_after_s(head: ResponseHead) -> float:
-    """What it asks us to wait; 0 where it does not say, or says no number of seconds. Never more than an hour."""
+    """What it asks us to wait, in seconds or until a date by its own clock; 0 where it does not say. Never more than an
+    hour.
+    """
     for name, unit in ((b"retry-after-ms", 0.001), (b"retry-after", 1.0)):
         value = head.header(name).strip()
         if re.fullmatch(rb"\d{1,12}(\.\d{1,9})?", value):
             return min(3600.0, float(value) * unit)
-    return 0.0
+    until_s, now_s = _date_s(head.header(b"retry-after")), _date_s(head.header(b"date"))
+    if until_s is None:
+        return 0.0
+    return min(3600.0, max(0.0, until_s - (time.time() if now_s is None else now_s)))
+
+
+def _date_s(value: bytes) -> float | None:
+    """Seconds since 1970; None for what is no date of HTTP's."""
+    try:
+        return parsedate_to_datetime(value.decode("ascii")).timestamp()
+    except (ValueError, TypeError, IndexError, OverflowError):
+        return None
 
 
 def _words(body: bytes) -> str:

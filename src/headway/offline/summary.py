@@ -74,14 +74,14 @@ def summarise(
     prices: Prices | None = None,
     padding_efficiency_ratio: float | None = None,
 ) -> Summary:
-    counts = {name: tally.counts(name) for name in COUNTS}
-    totals = {name: int(np.nansum(values)) for name, values in counts.items()}
+    # One after the other: of a million items each takes some 60 MB on the way.
+    distributions = {name: distribution(tally.values(name), percentiles=PERCENTILES) for name in (*PARTS, *COUNTS)}
+    totals = {name: tally.totals[name] for name in COUNTS}
     tokens = totals["input_tokens"] + totals["output_tokens"]
 
     def rate(amount: float) -> float | None:
         return amount / wall_s if wall_s > 0 else None
 
-    measured = {**{name: tally.times(name) for name in PARTS}, **counts}
     return Summary(
         items=items,
         done=tally.done,
@@ -96,8 +96,8 @@ def summarise(
         items_per_s=rate(tally.done),
         padding_efficiency_ratio=padding_efficiency_ratio,
         cost=cost(totals, wall_s, prices) if prices is not None and prices.given else None,
-        distributions={name: distribution(values, percentiles=PERCENTILES) for name, values in measured.items()},
-        stragglers=_stragglers(tally, counts),
+        distributions=distributions,
+        stragglers=_stragglers(tally),
     )
 
 
@@ -109,22 +109,16 @@ def cost(totals: dict[str, int], wall_s: float, prices: Prices) -> float:
     return tokens * PER_MILLION + wall_s / S_PER_HOUR * prices.hour
 
 
-def _stragglers(tally: Tally, counts: dict[str, np.ndarray]) -> list[Straggler]:
-    walls = tally.times("wall_s")
-    longest = np.argsort(-np.nan_to_num(walls), kind="stable")[:MOST_STRAGGLERS]
-    lines = tally.lines()
-
-    def count(name: str, at: int) -> int | None:
-        value = counts[name][at]
-        return None if np.isnan(value) else int(value)
-
+def _stragglers(tally: Tally) -> list[Straggler]:
+    walls = np.nan_to_num(tally.values("wall_s"), copy=False, nan=-1.0)
+    longest = np.argsort(-walls, kind="stable")[:MOST_STRAGGLERS].tolist()
     return [
         Straggler(
-            line=int(lines[at]),
+            line=tally.line(at),
             wall_s=float(walls[at]),
-            input_tokens=count("input_tokens", at),
-            output_tokens=count("output_tokens", at),
+            input_tokens=tally.count("input_tokens", at),
+            output_tokens=tally.count("output_tokens", at),
         )
         for at in longest
-        if not np.isnan(walls[at])
+        if walls[at] >= 0
     ]

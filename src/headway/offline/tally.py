@@ -29,7 +29,11 @@ class Tally:
         self.cut = 0
         self.retried = 0  # that took more than one try
         self.errors: Counter[str] = Counter()
-        self.tokens = 0  # of all items that are done
+        self.totals: Counter[str] = Counter()  # of `COUNTS`, over all items that are done
+
+    @property
+    def tokens(self) -> int:
+        return self.totals["input_tokens"] + self.totals["output_tokens"]
 
     @property
     def failed(self) -> int:
@@ -42,28 +46,34 @@ class Tally:
         self.done += 1
         self.cut += record.cut
         self.retried += record.tries > 1
-        self.tokens += (record.input_tokens or 0) + (record.output_tokens or 0)
         for name, times in self._parts.items():
             value = getattr(record, name)
             times.append(math.nan if value is None else value)
         for name, counts in self._counts.items():
             value = getattr(record, name)
+            self.totals[name] += value or 0
             counts.append(-1 if value is None else min(value, 2**31 - 1))
         self._ended_at.append(record.ended_at)
         self._lines.append(record.line)
 
-    def times(self, name: str) -> Floats:
-        """Seconds of each item, NaN where not known, in order of end."""
-        return np.array(self._parts[name], np.float64)
-
-    def counts(self, name: str) -> Floats:
-        """Tokens of each item, NaN where not known."""
+    def values(self, name: str) -> Floats:
+        """Of each item, in order of end, the seconds of one of `PARTS` or the tokens of one of `COUNTS`. NaN is not
+        known.
+        """
+        if name in PARTS:
+            return np.array(self._parts[name], np.float64)
         counts = np.array(self._counts[name], np.float64)
         counts[counts < 0] = np.nan
         return counts
 
+    def count(self, name: str, at: int) -> int | None:
+        """The tokens of one item."""
+        count = self._counts[name][at]
+        return None if count < 0 else count
+
+    def line(self, at: int) -> int:
+        """Of the input, by order of end."""
+        return self._lines[at]
+
     def ended_at(self) -> Floats:
         return np.array(self._ended_at, np.float64)
-
-    def lines(self) -> npt.NDArray[np.int64]:
-        return np.array(self._lines, np.int64)

@@ -219,6 +219,21 @@ def test_the_work_of_a_worker_that_is_given_up_is_done_by_the_other():
     all_once(world)
 
 
+def test_a_worker_that_says_when_to_come_back_is_waited_for():
+    """Longer than the patience with one that says nothing; but not for ever."""
+    dispatcher = Dispatcher(Lookahead("input", 10), RetryLimits(patience_ns=60 * S))
+    dispatcher.add_worker("w", Climb(1, 1))
+    dispatcher.add(Place(1))
+    now, refused = 0, 0
+    while not dispatcher.stuck:
+        [start] = dispatcher.plan(now)
+        dispatcher.failed(start.place.number, "w", Fault.REFUSED, now, retry_after_ns=1000 * S)
+        refused += 1
+        now += 1000 * S
+    assert refused == 3
+    assert "it has refused everything for 2000 s" in dispatcher.stuck
+
+
 @given(rooms=st.lists(st.integers(1, 20), min_size=1, max_size=5), items=st.integers(1, 120))
 def test_what_is_too_little_for_all_is_shared_by_room(rooms, items):
     dispatcher = Dispatcher(Lookahead("input", 1000))

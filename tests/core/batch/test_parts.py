@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from headway.core.batch.climb import Climb
-from headway.core.batch.lookahead import PATIENCE_WINDOWS, Lookahead, Place
+from headway.core.batch.lookahead import LEAD, PATIENCE_WINDOWS, Lookahead, Place
 
 S = 1_000_000_000
 
@@ -72,6 +72,25 @@ def test_within_a_group_the_longest_go_first():
     items = [Place(number, 7, 10, output) for number, output in enumerate([5, 90, 20, 70])]
     order = [place.output_tokens for got in slide(Lookahead("grouped", 10), items)[0] for place in got]
     assert order == [90, 70, 20, 5]
+
+
+@pytest.mark.parametrize("size", [2, 3, 20])
+def test_the_first_of_a_group_has_begun_well_before_the_second(size):
+    """Who begins beside it finds nothing in the prefix cache yet, and computes the same again."""
+    items = [Place(number, 1 + number // size, 100, 50) for number in range(20 * size)]
+    order = [place.group for got in slide(Lookahead("grouped", 1000), items)[0] for place in got]
+    places = {group: [at for at, one in enumerate(order) if one == group] for group in set(order)}
+    # Before the first group there was none to put between, and after the last there is none.
+    led = [at[1] - at[0] for at in sorted(places.values())]
+    assert min(led[1:-LEAD]) >= min(LEAD, size) > 1
+    assert max(at[-1] - at[0] for at in places.values()) <= 2 * (size + LEAD), "and the last soon after"
+
+
+def test_items_that_share_nothing_do_not_stop_those_that_do_from_running_together():
+    items = [Place(number, 0) for number in range(50)] + [Place(number, 1 + number % 2) for number in range(50, 70)]
+    order = [place.group for got in slide(Lookahead("grouped", 1000), items)[0] for place in got]
+    assert set(order[:20]) == {1, 2}
+    assert sum(a != b for a, b in pairwise(order)) <= 4
 
 
 def padding(batches):

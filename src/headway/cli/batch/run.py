@@ -98,7 +98,7 @@ def _handled(number: signal.Signals, then: Callable[[], object]) -> Iterator[Non
 def _write_html(html: str | None, summary: Any, tally: Any, manifest: Any) -> None:
     if html is None:
         return
-    from headway.offline.report.page import report
+    from headway.cli.batch.page import report
 
     replace_file(Path(html), report(summary, tally, manifest).encode())
     print(f"wrote {html}")

@@ -28,6 +28,8 @@ NS_PER_S = 1_000_000_000
 BATCHES_AHEAD = 8
 # A worker that fails so many items in a row is not well, whatever it says.
 SICK_AFTER = 8
+# Who says when to come back, and then refuses again, is believed so many times, however long that takes.
+BELIEVED = 2
 
 
 class Fault(Enum):
@@ -201,7 +203,7 @@ class Dispatcher:
                 return self._give_up(life, fault) if final else self._later(life, fault, now)
             case Fault.REFUSED:
                 worker.climb.refused(retry_after_ns, now)
-                self._is_away(worker, now, "it has refused everything for")
+                self._is_away(worker, now, "it has refused everything for", BELIEVED * retry_after_ns)
                 life.refusals += 1
                 return self._at_once(life) if life.refusals < self.limits.refusals else self._give_up(life, fault)
             case Fault.UNREACHABLE:
@@ -386,11 +388,12 @@ class Dispatcher:
             worker.absences += 1
             worker.climb.not_before_ns = now + self.limits.rest_ns(worker.absences)
 
-    def _is_away(self, worker: _Worker, now: int, what: str) -> None:
+    def _is_away(self, worker: _Worker, now: int, what: str, asked_ns: int = 0) -> None:
+        """Somebody who asked us to wait for so long is waited for."""
         if worker.absent_since_ns is None:
             worker.absent_since_ns = now
         away_ns = now - worker.absent_since_ns
-        if away_ns >= self.limits.patience_ns:
+        if away_ns >= max(self.limits.patience_ns, asked_ns):
             self._is_gone(worker, f"{what} {away_ns / NS_PER_S:.0f} s")
 
     def _is_gone(self, worker: _Worker, why: str) -> None:

@@ -2,7 +2,8 @@
 
 **grouped** (continuous batching): items that begin alike run one after another, so that the prefix cache has computed
 their beginning once and still holds it; the largest group first, and within a group the longest, as among those that
-share nothing: begun last, they would run on alone.
+share nothing: begun last, they would run on alone. One of the next group goes before the last of this one: of those
+that begin together each would compute what they share.
 **static**: batches whose members are of nearly one length, since a static batch pays for its longest.
 **input**: as they came.
 
@@ -28,6 +29,8 @@ PATIENCE_WINDOWS = 4
 OUTPUT_STEP = 1.25
 # What is read ahead costs memory.
 MOST_TOKENS = 8_000_000
+# So many items go between the first of a group and its second.
+LEAD = 8
 # So many ranks of items that were taken may lie about in heaps, beside as many again as are still waited for.
 UNSWEPT = 1024
 
@@ -69,7 +72,7 @@ class Lookahead:
         self._all: list[Rank] = []
         self._sizes: dict[int, int] = {}  # of groups, without what was taken
         self._largest: list[tuple[int, int]] = []  # heap of -size and group; sizes may have changed since
-        self._current = 0
+        self._led: deque[int] = deque()  # groups whose first has begun, in the order in which they are worked off
         self._shapes: list[Place] = []
 
     def __len__(self) -> int:
@@ -125,24 +128,29 @@ class Lookahead:
             self._largest = sorted((-size, group) for group, size in self._sizes.items())
 
     def _next_of_group(self) -> int:
-        """The longest of the group that is being worked off; of the largest group when that one is done."""
-        if not self._sizes.get(self._current):
-            self._current = self._largest_group()
-        heap = self._groups.get(self._current, self._all) if self._current else self._all
+        """The longest of the group that is being worked off; when few are left of those begun, of a new one."""
+        led, sizes = self._led, self._sizes
+        while led and not sizes.get(led[0]):
+            led.popleft()
+        if sum(sizes.get(group, 0) for group in led) < LEAD and (largest := self._largest_group()):
+            led.append(largest)
+            heap = self._groups[largest]
+        else:
+            heap = self._groups[led[0]] if led else self._all
         while heap[0][2] not in self._waiting:
             heappop(heap)
         return heap[0][2]
 
     def _largest_group(self) -> int:
-        """0 when no two that wait begin alike."""
+        """Of those that have not begun; 0 when no two that wait begin alike."""
         heap = self._largest
         while heap:
             size, group = -heap[0][0], heap[0][1]
             now = self._sizes.get(group, 0)
-            if now == size:
-                return group if size > 1 and group else 0
+            if now == size and group and group not in self._led:
+                return group if size > 1 else 0
             heappop(heap)
-            if now:
+            if now and now != size:
                 heappush(heap, (-now, group))
         return 0
 

@@ -1,1 +1,0 @@
-"""A batch's report: one HTML file that needs no network."""
