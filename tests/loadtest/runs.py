@@ -25,6 +25,7 @@ def load(duration_s: float | None = None, **changes: Any) -> Load:
             "description": "scripted",
             "duration_s": duration_s,
             "warmup_s": 0.0,
+            "options": {"burstiness": 1.0, "shared_prefix_tokens": 0},
             **changes,
         }
     )

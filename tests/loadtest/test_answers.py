@@ -48,6 +48,17 @@ def test_answers_without_a_token_are_errors(counted):
     assert not found.remarks
 
 
+def test_reasoning_that_was_never_shown_is_told_and_slows_nothing_down():
+    """900 of 1,000 tokens are thoughts that nobody sees; the other 100 come 0.5 ms apart, and 0.5 ms it is."""
+    records = calm(tokens=100)
+    for record in records:
+        record.asked_output_tokens, record.output_tokens, record.hidden_tokens = 1000, 1000, 900
+    found = run(records, load(COUNT * 0.2))
+    assert found.summary.overall.distributions["tpot"].mean == pytest.approx(0.05 / 99)
+    told = "1,800,000 of 2,000,000 output tokens (90%) were reasoning that was not shown"
+    assert [told in remark for remark in found.verdict.remarks] == [True]
+
+
 def test_a_few_empty_answers_are_told():
     records = calm()
     for record in records[::200]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 from collections.abc import Iterator
-from dataclasses import replace
+from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any
 
@@ -36,7 +36,7 @@ from headway.loadtest.bench.options import (
 from headway.loadtest.bench.tester import INTERRUPTED, Result, bench
 from headway.loadtest.errors import InvalidPlan, UnknownModel, Unreachable
 from headway.loadtest.record import Fate, Record
-from headway.loadtest.report.tables import notes
+from headway.loadtest.report.tables import evidence
 from headway.loadtest.result import Word
 from headway.loadtest.runner import run as runner
 from headway.loadtest.runner.degraded import Degraded
@@ -67,7 +67,7 @@ PROFILES: list[tuple[Profile, TextOptions]] = [
     (Mixed(request_rate=20, share=("a=1/50/3", "b=1/90/5")), TextOptions()),
     (LongContext(concurrency=2), TextOptions(input_len="300", output_len="4")),
     (LongOutput(concurrency=4), TextOptions(output_len="12")),
-    (Burst(base_rate=8, burst_rate=60, period=0.8, burst_share=0.25), SHORT),
+    (Burst(base_rate=0, burst_rate=60, period=0.8, burst_share=0.25), SHORT),
 ]
 
 
@@ -87,7 +87,8 @@ async def test_every_profile_on_the_simulated_server(simulated: str, profile: Pr
     assert set(run.summary.overall.fates) <= {"ok", "cancelled"}
     assert {record.output_tokens for record in result.records if record.ok} <= {3, 4, 5, 12}
     assert all(record.input_tokens == record.asked_input_tokens for record in result.records if record.ok)
-    assert "prompt lengths" not in run.load.settings
+    assert not [line for line in run.verdict.remarks if line.startswith("Prompt lengths")]
+    assert run.load.options.keys() >= {one.name for one in fields(profile)} | {"shared_prefix_tokens", "stream", "n"}
     assert run.environment.framework
     assert run.environment.framework.startswith("headway")
     assert run.signals.source == "headway"
@@ -246,11 +247,10 @@ async def test_running_out_of_memory_is_told() -> None:
     async with serving(script) as server:
         result = await bench(server.url, Concurrency(concurrency=2), wanted)
     failed = result.run.summary.overall.fates["server_error"]
-    told = result.run.load.settings["out of memory"]
-    assert told.startswith(f"{sum(not record.ok for record in result.records)} failed")
-    assert "CUDA out of memory" in told
     assert failed
-    assert any("CUDA out of memory" in note for note in notes(result.run))
+    [told] = [line for line in evidence(result.run) if line.startswith("Out of memory: ")]
+    assert told.startswith(f"Out of memory: {sum(not record.ok for record in result.records)} failed")
+    assert "CUDA out of memory" in told
 
 
 @pytest.mark.parametrize(
@@ -272,12 +272,11 @@ async def test_prompts_whose_length_cannot_be_made_are_counted() -> None:
     async with speaking() as server:  # two tokens around each text: none is of one
         result = await bench(server.url, Concurrency(concurrency=1), wanted)
         exact = await bench(server.url, Concurrency(concurrency=1), options(window=WindowOptions(requests=7)))
-    told = result.run.load.settings["prompt lengths"]
-    counted = int(told.split()[0])
+    [told] = [line for line in evidence(result.run) if line.startswith("Prompt lengths: ")]
+    counted = int(told.split()[2])
     assert 1 <= counted <= 7
-    assert told.endswith("off by up to 2 tokens")
-    assert any(told in note for note in notes(result.run))
-    assert "prompt lengths" not in exact.run.load.settings
+    assert told.endswith("off by up to 2 tokens.")
+    assert "prompt" not in " ".join(exact.run.verdict.remarks).lower()
 
 
 @pytest.mark.slow
@@ -299,8 +298,7 @@ async def test_a_ramp_ends_when_service_has_clearly_degraded(monkeypatch: pytest
         result = await bench(server.url, Ramp(start_rate=10, end_rate=200), wanted)
     last_s = max(record.scheduled_ns for record in result.records) / 1e9
     assert last_s < 11, "the rest of it would show nothing new"
-    assert "clearly degraded" in result.run.load.settings["stopped"]
-    assert any("clearly degraded" in note for note in notes(result.run))
+    assert any("clearly degraded" in line for line in evidence(result.run))
     knee = result.run.summary.knee
     assert knee is not None
     assert "load" in knee, "it is still found"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from typing import Any
 
 import msgspec
@@ -11,11 +12,24 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from headway.loadtest.bench.files import Files, read, save
+from headway.loadtest.bench.options import (
+    Burst,
+    ClientOptions,
+    Ramp,
+    Rate,
+    ServerOptions,
+    TextOptions,
+    WindowOptions,
+    load_options,
+)
+from headway.loadtest.bench.profiles import Terms, offer
 from headway.loadtest.bench.tester import Result
 from headway.loadtest.compare import DIFFERENT, UNKNOWN, Comparison, compare, distance
 from headway.loadtest.record import Record
 from headway.loadtest.report import versus
+from headway.loadtest.report.json_file import parse_run, run_bytes
 from headway.loadtest.result import Environment, Interval, Load, Run, Slo, Word
+from headway.workload.tokens import Calibration
 from tests.loadtest import queues
 from tests.loadtest.runs import load, run
 
@@ -94,11 +108,84 @@ def test_unknown_is_not_equal(runs):
     assert states(comparison, DIFFERENT) == set()
 
 
+def test_what_a_simulation_was_not_told_of_its_server_is_as_it_was_fitted(runs):
+    untold = changed(runs[1], precision=None, quantisation=None, device_count=None, framework=None)
+    simulated = msgspec.structs.replace(untold, simulation="m on a device")
+    for pair in ((runs[0], simulated), (simulated, runs[0]), (simulated, simulated)):
+        assert compare(*pair).comparable
+    told = changed(simulated, precision="f32")
+    assert states(compare(runs[0], told), DIFFERENT) == {"precision"}
+    unknown = changed(runs[0], precision=None)
+    assert states(compare(unknown, simulated), UNKNOWN) == {"precision"}
+    assert states(compare(runs[0], changed(simulated, model="other")), DIFFERENT) == {"model"}
+
+
 def test_another_load_or_promise_is_not_comparable(runs):
     rate = compare(runs[0], run_of(records_of(3), what=load(300.0, rate=9.0)))
     assert states(rate, DIFFERENT) == {"rate"}
     slo = compare(runs[0], run_of(records_of(3), slo=Slo(ttft_s=1.0)))
     assert states(slo, DIFFERENT) == {"slo ttft_s"}
+
+
+@pytest.mark.parametrize(
+    ("a", "b", "differ"),
+    [
+        (Rate(constant=True), Rate(burstiness=0.1), {"constant", "burstiness"}),
+        (Rate(), Rate(request_rate=5), {"rate"}),
+        (Ramp(start_rate=1, end_rate=10), Ramp(start_rate=9, end_rate=10), {"start_rate"}),
+        (Burst(period=60), Burst(period=90), {"period"}),
+        (Burst(base_rate=4), Burst(base_rate=5), {"base_rate"}),
+        (TextOptions(shared_prefix_tokens=64), TextOptions(), {"shared_prefix_tokens"}),
+        (TextOptions(unique_prefix=True), TextOptions(), {"unique_prefix"}),
+        (TextOptions(prompts="sample"), TextOptions(), {"prompts"}),
+        (TextOptions(tenants="a=3,b=1"), TextOptions(), {"tenants"}),
+        (ServerOptions(stream=False), ServerOptions(), {"stream"}),
+        (ServerOptions(n=2), ServerOptions(), {"n"}),
+        (ServerOptions(temperature=1.0), ServerOptions(), {"temperature"}),
+        (ServerOptions(extra_body='{"top_k": 1}'), ServerOptions(), {"extra_body"}),
+        (ClientOptions(respect_retry_after=True), ClientOptions(), {"respect_retry_after"}),
+        (ClientOptions(processes=2), ClientOptions(), set()),
+        (TextOptions(tokenizer="none"), TextOptions(), set()),
+    ],
+)
+def test_another_option_of_the_load_is_another_load(runs, a, b, differ):
+    """The lengths of its requests are compared by themselves."""
+    one, other = (with_load(runs[0], part) for part in (a, b))
+    assert states(compare(one, other), DIFFERENT) == differ
+    assert compare(one, other).comparable == (not differ)
+    assert compare(one, other, varied=differ).comparable
+
+
+def with_load(run: Run, part: Any) -> Run:
+    """As a run of the profile, or with these options, would have it."""
+    profile = part if isinstance(part, Rate | Ramp | Burst) else Rate()
+    terms = Terms(WindowOptions(), part if isinstance(part, TextOptions) else TextOptions(), Calibration(), None)
+    server = part if isinstance(part, ServerOptions) else ServerOptions()
+    client = part if isinstance(part, ClientOptions) else ClientOptions()
+    described = offer(profile, terms).described
+    mine = msgspec.structs.replace(described, options=described.options | load_options(server, client))
+    return msgspec.structs.replace(run, load=mine)
+
+
+def test_a_ramp_that_takes_longer_is_another(runs):
+    def ramp(seconds: float) -> Run:
+        terms = Terms(WindowOptions(duration=seconds), TextOptions(), Calibration(), None)
+        return msgspec.structs.replace(runs[0], load=offer(Ramp(end_rate=9), terms).described)
+
+    assert states(compare(ramp(60), ramp(120)), DIFFERENT) == {"duration_s"}
+
+
+def test_a_run_that_does_not_tell_its_options_is_not_known_to_be_alike(runs):
+    """Of an older headway: its file is read, and says less."""
+    older = json.loads(run_bytes(runs[0]))
+    del older["load"]["options"]
+    old = parse_run(json.dumps(older).encode(), "run.json")
+    assert old.load.options == {}
+    for one, other in ((old, old), (old, runs[1]), (runs[1], old)):
+        comparison = compare(one, other)
+        assert states(comparison, UNKNOWN) == {"options"}
+        assert not comparison.comparable
+        assert compare(one, other, varied={"options"}).comparable
 
 
 def test_a_verdict_stands_with_the_run_that_has_it(runs):

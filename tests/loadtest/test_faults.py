@@ -309,28 +309,6 @@ async def test_closed_or_reset_before_an_answer() -> None:
     assert all(record.status == 0 and record.retries == 0 for record in records)
 
 
-async def test_refused_when_the_server_died() -> None:
-    async with serving(talks) as server:
-        plan = plan_for(server.url, requests=40, limits=Limits(give_up_s=0.3))
-
-        async def later() -> None:
-            while len(server.asked) < 5:
-                await asyncio.sleep(0.001)
-            await server.die()
-
-        killer = asyncio.create_task(later())
-        measured = await run(plan)
-        await killer
-    fates = [record.fate for record in measured.records]
-    assert fates[:4] == [Fate.OK] * 4
-    assert fates[-1] is Fate.CONNECTION
-    assert measured.records[-1].error == "connection refused"
-    assert len(fates) < 40
-    assert "nothing succeeded for 0.3 s" in measured.ended_early
-    assert "connection refused" in measured.ended_early
-    assert not measured.interrupted
-
-
 async def test_something_that_is_not_http() -> None:
     record = await record_of(answering(b"220 mail.example ESMTP\r\n"))
     assert record.fate is Fate.SERVER_ERROR

@@ -150,6 +150,13 @@ def test_a_header_is_written_either_way() -> None:
     assert "sk-something" not in str(caught.value)
 
 
+@pytest.mark.parametrize("promise", [PromiseOptions(slo_ttft=1.0), PromiseOptions(slo_itl=0.02)])
+def test_nothing_is_promised_about_tokens_that_are_not_seen(promise: PromiseOptions) -> None:
+    with pytest.raises(InvalidPlan, match="leave out --no-stream, or promise --slo-e2e"):
+        template_of("localhost", ServerOptions(stream=False), promise)
+    assert not template_of("localhost", ServerOptions(stream=False), PromiseOptions(slo_e2e=1.0)).stream
+
+
 KEY_CHARACTERS = st.characters(min_codepoint=33, max_codepoint=0x17F, exclude_categories=["Cc", "Z"])
 
 

@@ -7,6 +7,7 @@ import dataclasses
 import functools
 import os
 import signal
+import time
 from array import array
 from collections.abc import Iterator
 from typing import Any
@@ -17,9 +18,10 @@ from hypothesis import strategies as st
 
 from headway.loadtest.errors import InvalidPlan, Unreachable
 from headway.loadtest.record import CountedBy, Fate, Record
+from headway.loadtest.runner.measure import Measurement
 from headway.loadtest.runner.packing import pack, unpack
 from headway.loadtest.runner.plan import ClosedLoad, OpenLoad
-from headway.loadtest.runner.prefetch import Prefetch, timed
+from headway.loadtest.runner.prefetch import Prefetch, timed, untimed
 from headway.loadtest.runner.progress import Progress
 from headway.loadtest.runner.run import Runner, run
 from headway.workload.item import Arrival, Item
@@ -153,19 +155,84 @@ async def test_ctrl_c_reaches_every_process() -> None:
     assert told[-1].sent == len(indices)
 
 
-async def test_a_process_that_dies_loses_its_records_and_says_so() -> None:
+@settings(deadline=None)
+@given(st.integers(0, 60), st.integers(1, 7), st.data())
+def test_every_request_of_a_closed_loop_has_a_slot(number: int, concurrency: int, data: st.DataObject) -> None:
+    """Three slots of two processes: two of three requests are of the one that has two of them."""
+    of = data.draw(st.integers(1, concurrency))
+    taken = []
+    for share in range(of):
+        prefetch = Prefetch(untimed([Item(1, 1)] * number, None), lambda *_: b"", share=share, of=of, slots=concurrency)
+        prefetch.warm()
+        mine = []
+        while not prefetch.exhausted:
+            mine.append(prefetch.pop().index)
+        prefetch.close()
+        slots = len(range(share, concurrency, of))
+        assert abs(len(mine) - number * slots / concurrency) <= slots
+        taken += mine
+    assert sorted(taken) == list(range(number))
+
+
+async def test_a_closed_loop_of_two_processes_keeps_all_its_slots_until_it_ends() -> None:
+    """Three at a time, 50 ms each. One process has two of the slots, so it must have two of three requests: with half
+    of them it would be through early, and a third of the load make the rest of the run.
+    """
+
     async def script(turn: Turn) -> None:
-        if turn.number == 20:
+        await asyncio.sleep(0.05)
+        await talks(turn)
+
+    async with serving(script) as server:
+        plan = plan_for(server.url, ClosedLoad([Item(5, 3)] * 30, 3))
+        both = [Measurement(plan, share=share, of=2) for share in range(2)]
+        for one in both:
+            await one.prepare()
+        zero_ns = time.monotonic_ns() + 20_000_000
+        parts = await asyncio.gather(*(one.run(zero_ns) for one in both))
+    records = [record for part in parts for record in part.records]
+    assert [len(part.records) for part in parts] == [20, 10]
+    until_ns = min(part.ran_out_ns for part in parts)
+    assert until_ns >= 0.9 * max(record.sent_ns for record in records)
+    for at_ns in range(0, until_ns, 1_000_000):
+        assert sum(record.scheduled_ns <= at_ns < record.ended_ns for record in records) == 3
+
+
+async def test_what_has_ended_survives_a_process_that_dies() -> None:
+    async def script(turn: Turn) -> None:
+        if turn.number == 90:
             os.kill(victim(load), signal.SIGKILL)
         await talks(turn)
 
     async with serving(script) as server:
-        arrivals = OpenLoad(functools.partial(load_of, 100, 5_000_000))
+        arrivals = OpenLoad(functools.partial(load_of, 100, 10_000_000))
         load = Runner(plan_for(server.url, arrivals, processes=2))
         measured = await load.run()
-    assert "client process 1 died by signal 9" in measured.ended_early
-    assert {record.index % 2 for record in measured.records} == {0}
-    assert len(measured.records) == 50, "the other process was not disturbed"
+    assert "client process 1 died by signal 9: what had not ended of its requests is lost" in measured.ended_early
+    assert measured.client_failed
+    indices = [record.index for record in measured.records]
+    assert [index for index in indices if index % 2 == 0] == list(range(0, 100, 2)), "the other was not disturbed"
+    survived = [index for index in indices if index % 2]
+    assert survived == list(range(1, 2 * len(survived), 2))
+    assert len(survived) >= 10, "all but of the last quarter of a second, and of what was under way"
+
+
+async def test_a_stuck_process_is_left_after_the_second_stop(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("headway.loadtest.runner.processes.END_S", 0.5)
+
+    async def script(turn: Turn) -> None:
+        if turn.number == 80:
+            os.kill(victim(load), signal.SIGSTOP)
+            load.stop()
+            load.stop()
+        await talks(turn)
+
+    async with serving(script) as server:
+        load = Runner(plan_for(server.url, OpenLoad(functools.partial(load_of, 10_000, 10_000_000)), processes=2))
+        measured = await asyncio.wait_for(load.run(), 20)
+    assert measured.interrupted
+    assert "client process 1 did not end when it was told to" in measured.ended_early
+    assert {record.index % 2 for record in measured.records} == {0, 1}
 
 
 def victim(load: Any) -> int:

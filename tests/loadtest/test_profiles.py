@@ -205,6 +205,7 @@ def test_a_trace_is_stretched_sliced_and_clipped(trace: str) -> None:
         (Ramp(end_rate=5, steps=1), {}, "--steps"),
         (Rate(constant=True, burstiness=2), {}, "--burstiness"),
         (Burst(base_rate=5, burst_rate=2), {}, "burst_rate"),
+        (Burst(base_rate=1, period=20), {}, "Use --period 34, or a higher --base-rate"),
         (Mixed(), {"input_len": "5"}, "--share"),
         (Mixed(share=("x",)), {}, "NAME=WEIGHT/INPUT/OUTPUT"),
         (Concurrency(), {"input_len": "many"}, "--input-len"),

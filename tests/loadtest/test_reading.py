@@ -133,6 +133,50 @@ def test_usage_in_the_last_chunk_with_a_choice() -> None:
     assert (record.counted, record.output_tokens, record.input_tokens) == (CountedBy.USAGE, 3, 7)
 
 
+def thoughtful(completion: int, reasoning: int, **more: int) -> bytes:
+    told = {"completion_tokens": completion, "completion_tokens_details": {"reasoning_tokens": reasoning}}
+    return event({"choices": [], "usage": told | more})
+
+
+@pytest.mark.parametrize(
+    ("told", "output", "hidden"),
+    [
+        (thoughtful(10, 7), 10, 7),
+        (thoughtful(3, 7, prompt_tokens=5, total_tokens=15), 3, 0),  # counted beside the completion
+        (thoughtful(10, 7, prompt_tokens=5, total_tokens=15), 10, 7),
+        (thoughtful(7, 7), 3, 0),  # makes no sense beside text: one a chunk
+    ],
+)
+def test_reasoning_that_was_never_shown_is_not_spread_over_what_was(told: bytes, output: int, hidden: int) -> None:
+    record, _ = read(said("a"), said("b"), said("c", finish="length"), told, DONE)
+    assert (record.first_tokens, list(record.gap_tokens)) == (1, [1, 1])
+    assert (record.output_tokens, record.hidden_tokens) == (output, hidden)
+
+
+def test_reasoning_that_was_shown_is_not_hidden() -> None:
+    thought: dict[str, Any] = {"reasoning_content": "Hm"}
+    record, _ = read(said(None, **thought), said("a"), said("b", finish="length"), thoughtful(9, 3), DONE)
+    assert (record.first_tokens, list(record.gap_tokens), record.hidden_tokens) == (3, [3, 3], 0)
+
+
+def test_a_running_count_tells_hidden_reasoning_with_the_first_word() -> None:
+    def counted(text: str, count: int, **more: Any) -> bytes:
+        choice = {"index": 0, "delta": {"content": text}, "finish_reason": more.get("finish")}
+        return event({"choices": [choice], "usage": {"completion_tokens": count}})
+
+    record, _ = read(counted("a", 8), counted("b", 9), counted("c", 10, finish="length"), thoughtful(10, 7), DONE)
+    assert (record.counted, record.first_tokens, list(record.gap_tokens)) == (CountedBy.USAGE_BY_CHUNK, 1, [1, 1])
+    assert (record.output_tokens, record.hidden_tokens) == (10, 7)
+
+
+def test_an_answer_in_one_piece_tells_hidden_reasoning_as_well() -> None:
+    usage = b'"usage": {"completion_tokens": 9, "completion_tokens_details": {"reasoning_tokens": 7}}'
+    for message, hidden in ((b'"content": "a"', 7), (b'"content": "a", "reasoning_content": "Hm"', 0)):
+        record = Record(0, "", "", 5, 3, 0)
+        assert read_whole(record, b'{"choices": [{"message": {%b}}], %b}' % (message, usage))[0] == ""
+        assert (record.output_tokens, record.hidden_tokens) == (9, hidden)
+
+
 def test_without_usage_a_chunk_is_a_token() -> None:
     record, _ = read(said("a b c"), said("d"), said(finish="stop"), DONE)
     assert (record.counted, record.output_tokens, record.input_tokens) == (CountedBy.CHUNKS, 2, -1)
@@ -160,7 +204,7 @@ def test_choices_have_gaps_of_their_own(together: bool) -> None:
     assert record.counted is CountedBy.USAGE_BY_CHUNK
     assert list(record.gaps_ns) == [2 * STEP_NS] * 3
     assert (record.first_tokens, list(record.gap_tokens), record.output_tokens) == (2, [1, 1, 1], 5)
-    assert record.first_ns == 0
+    assert (record.first_ns, record.choices) == (0, 2)
 
 
 def test_one_choice_that_ends_does_not_end_the_others() -> None:

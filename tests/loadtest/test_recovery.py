@@ -5,7 +5,11 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from headway.loadtest.bench.options import Burst, TextOptions, WindowOptions
+from headway.loadtest.bench.profiles import Terms, offer
 from headway.loadtest.recovery import recoveries
+from headway.loadtest.runner.plan import OpenLoad, read
+from headway.workload.tokens import Calibration
 from tests.loadtest import queues
 
 
@@ -85,6 +89,39 @@ def test_random_arrivals_recover_about_as_fast(seed):
     assert found is not None
     assert found.unrecovered == 0
     assert found.worst_s == pytest.approx(40, rel=0.5)
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_the_profiles_own_bursts_tell_a_server_that_recovers_from_one_that_does_not(seed):
+    """Four servers. With a capacity of 6.7/s the 80 requests too many of a burst are gone after about 17 s; with one of
+    2.5/s they are not, after 54 s. Every burst is judged, also the last.
+    """
+    terms = Terms(WindowOptions(seed=seed), TextOptions(), Calibration(), None)
+    found = offer(Burst(), terms)
+    until_s = found.described.duration_s
+    assert isinstance(found.load, OpenLoad)
+    assert until_s is not None
+    arrived = np.array([arrival.at_ns for arrival in read(found.load.arrivals)]) / 1e9
+    rng = np.random.default_rng(seed)
+    for service_s, recovers in ((0.6, True), (1.6, False)):
+        served = queues.several(arrived, rng.exponential(service_s, len(arrived)), 4)
+        told = recoveries(queues.timings(served), found.bursts_s, until_s=until_s)
+        assert told is not None
+        assert len(told.each_s) == 3
+        assert told.unrecovered == (0 if recovers else 3)
+        assert not recovers or 2 < np.median(told.each_s) < 40
+
+
+def test_a_burst_that_the_end_of_the_run_cuts_off_is_not_judged():
+    """D/D/1 again: 40 s to drain, and only 20 of them watched after the second burst."""
+    arrived = even((0, 50, 5), (50, 60, 30), (60, 150, 5), (150, 160, 30), (160, 180, 5))
+    times = queues.timings(queues.single(arrived, np.full(len(arrived), 0.1)))
+    bursts_s = [(50.0, 60.0), (150.0, 160.0)]
+    for until_s, judged in ((180.0, 1), (250.0, 2)):
+        found = recoveries(times, bursts_s, until_s=until_s)
+        assert found is not None
+        assert len(found.each_s) == judged
+        assert found.each_s[0] == pytest.approx(40, abs=1)
 
 
 def test_no_burst_within_the_run_has_no_recovery():

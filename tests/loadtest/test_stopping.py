@@ -20,6 +20,7 @@ from headway.loadtest.bench.options import Concurrency, Options, TextOptions, Wi
 from headway.loadtest.bench.tester import bench
 from headway.loadtest.errors import ResultFailed
 from headway.loadtest.report.csv_file import load_records
+from headway.loadtest.runner import interrupts
 from tests.loadtest.servers import Turn, serving
 from tests.loadtest.speaking import speaking
 
@@ -80,6 +81,23 @@ async def test_a_signal_to_the_whole_group_loses_no_record(number: signal.Signal
     records = [line.record for line in load_records(tmp_path / "o" / "run.csv")]
     assert {record.index % 2 for record in records} == {0, 1}
     assert len(records) >= 40
+
+
+async def test_who_asks_for_the_end_a_third_time_and_means_it_is_heard(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Two are the load's: offer no more, wait for nothing. Whoever presses on at once loses nothing by it."""
+    monkeypatch.setattr(interrupts, "PATIENCE_S", 0.05)
+    told: list[str] = []
+    earlier = signal.signal(signal.SIGTERM, lambda *_: told.append("passed on"))
+    try:
+        with interrupts.keeping() as kept, kept.ending(lambda: told.append("stop")):
+            for wait_s, heard in ((0, 1), (0, 2), (0, 2), (0.1, 3), (0, 4)):
+                await asyncio.sleep(wait_s)
+                os.kill(os.getpid(), signal.SIGTERM)
+                await asyncio.sleep(0.01)
+                assert len(told) == heard
+    finally:
+        signal.signal(signal.SIGTERM, earlier)
+    assert told == ["stop", "stop", "passed on", "passed on"]
 
 
 async def test_figures_that_cannot_be_made_cost_no_record(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

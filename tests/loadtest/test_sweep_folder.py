@@ -9,12 +9,15 @@ from pathlib import Path
 
 import pytest
 
+from headway.loadtest.bench import sweep as sweep_module
 from headway.loadtest.bench.grid import Axis, axes, points
-from headway.loadtest.bench.options import Concurrency, Options, TextOptions
+from headway.loadtest.bench.options import Concurrency, Options, PromiseOptions, Rate, ServerOptions, TextOptions
+from headway.loadtest.bench.search import Wanted, find_stable
 from headway.loadtest.bench.several import Audience, Folder
 from headway.loadtest.bench.sweep import Grid, Swept, sweep
-from headway.loadtest.errors import InvalidPlan, LoadTestError
+from headway.loadtest.errors import InvalidPlan, LoadTestError, Unreachable
 from headway.loadtest.result import Load
+from headway.loadtest.stable import Search
 from tests.loadtest.servers import Turn, serving, whole
 from tests.loadtest.speaking import speaking
 
@@ -96,6 +99,58 @@ def test_a_folder_of_another_profile_says_that_and_not_what_follows_from_it(tmp_
         Folder(tmp_path, "sweep", {"profile": "concurrency", "think": "0", "url": "b"})
     assert ": profile was rate and is concurrency; url was a and is b. " in str(caught.value)
     assert "burstiness" not in str(caught.value)
+
+
+KEY = "Zk3qd93jfPQ20dk1"
+
+
+@pytest.mark.parametrize(
+    ("place", "kind"),
+    [("url", "sweep"), ("body", "sweep"), ("command", "sweep"), ("url", "stable"), ("body", "stable")],
+)
+async def test_a_key_is_in_no_manifest_and_a_change_of_it_is_seen(tmp_path: Path, place: str, kind: str) -> None:
+    """Under names that tell nothing: Azure's `code`, a gateway's own field."""
+
+    async def asked(key: str) -> str:
+        url = f"http://127.0.0.1:1/?code={key}" if place == "url" else "http://127.0.0.1:1"
+        server = ServerOptions(
+            extra_body=json.dumps({"session": key}) if place == "body" else None,
+            header=(f"x-session={key}",) if place == "command" else (),
+        )
+        wanted = Options(server=server, promise=PromiseOptions(slo_ttft=1.0))
+        audience = Audience(nobody, nobody, lambda _: None)
+        command = f"serve --session {key} {{a}}" if place == "command" else None
+        axis = (Axis("a", ("1",)),) if command else ()
+        grid = Grid(Concurrency(), (Axis("concurrency", ("1",)),), axis, server_command=command)
+        search = Wanted(Search(start=1.0), Rate())
+        made = (
+            find_stable(url, search, wanted, folder=tmp_path / "o", seen_by=audience)
+            if kind == "stable"
+            else sweep(url, grid, wanted, folder=tmp_path / "o", seen_by=audience)
+        )
+        with pytest.raises(LoadTestError) as caught:
+            await made
+        assert key not in str(caught.value)
+        return str(caught.value)
+
+    def leave(_: Folder) -> None:
+        """Keep what it wrote."""
+
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(Folder, "leave", leave)
+        patched.setattr(sweep_module, "started", unreachable)
+        first = await asked(KEY)
+        manifest = (tmp_path / "o" / f"{kind}.manifest.json").read_text()
+        assert KEY not in manifest
+        assert "***" in manifest
+        assert await asked(KEY) == first, "the same goes on"
+        changed = await asked(KEY[::-1])
+    assert "is another, or a key in it" in changed
+    assert KEY not in changed
+
+
+def unreachable(*_: object) -> object:
+    raise Unreachable("nobody there")
 
 
 def test_a_mistyped_flag_of_the_load_is_told_with_the_nearest() -> None:

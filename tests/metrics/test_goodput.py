@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from headway.metrics.goodput import promises_met, share, wilson
+from headway.metrics.goodput import promises_met, share, undecided, wilson
 from tests.metrics.test_latency import timings
 
 FAST = {"first": 50, "gaps": [(10, 1)] * 4, "ended": 100}
@@ -43,10 +43,29 @@ def test_refused_and_failed_requests_are_not_good_whatever_the_promise():
         assert list(kept) == [True, False, False]
 
 
-def test_an_answer_without_gaps_breaks_no_promise_about_gaps_and_one_without_tokens_that_about_the_first():
-    t = timings({"first": 5, "ended": 6}, {"first": -1, "ended": 6})
-    assert list(promises_met(t, itl_s=0.1)["itl"]) == [True, True]
+def test_one_token_breaks_no_promise_about_gaps_and_who_shows_none_keeps_no_promise_about_tokens():
+    t = timings({"first": 5, "ended": 6}, {"first": -1, "ended": 30_000})
+    assert list(promises_met(t, itl_s=0.1)["itl"]) == [True, False]
     assert list(promises_met(t, ttft_s=0.1)["ttft"]) == [True, False]
+
+
+def test_what_was_given_up_had_broken_its_promise_or_not():
+    cut = {"ok": False, "given_up": True}
+    t = timings(
+        {"ended": 90} | cut,
+        {"ended": 110} | cut,
+        {"first": 50, "gaps": [(10, 1)] * 3, "ended": 95} | cut,
+        {"first": 50, "gaps": [(10, 1)] * 3, "ended": 220} | cut,  # 140 ms without a token
+        {"first": 150, "gaps": [(50, 1)] * 3, "ended": 310} | cut,
+        FAST,
+        {"ended": 5, "ok": False},
+    )
+    still = {name: list(each) for name, each in undecided(t, ttft_s=0.1, itl_s=0.04, e2e_s=0.2).items()}
+    assert still == {
+        "ttft": [True, False, True, True, False, False, False],
+        "itl": [True, True, True, False, False, False, False],
+        "e2e": [True, True, True, False, False, False, False],
+    }
 
 
 @pytest.mark.parametrize(

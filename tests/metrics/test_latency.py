@@ -47,6 +47,8 @@ def timings(*requests: Mapping[str, Any]) -> Timings:
         gap_counts=np.array([len(some) for some in gaps], np.int64),
         gaps_ns=np.array([ms * MS for ms, _ in flat], np.int64),
         gap_tokens=np.array([n for _, n in flat], np.uint16),
+        hidden_tokens=column("hidden", 0),
+        choices=column("choices", 1),
     )
 
 
@@ -89,11 +91,11 @@ def test_what_never_happened_is_undefined():
 def test_gaps_are_put_in_order_of_time_across_requests():
     t = timings({"first": 0, "gaps": [(10, 1), (30, 1)]}, {"first": 15, "gaps": [(5, 1)]})
     assert latency.chunk_gaps_s(t) == pytest.approx([0.010, 0.005, 0.030])  # they end at 10, 20 and 40 ms
-    seconds, weights = latency.token_gaps_in_time(t)
+    seconds, weights, at_least = latency.token_gaps_in_time(t)
     assert seconds == pytest.approx([0.010, 0.005, 0.030])
-    assert weights is None
+    assert (weights, at_least) == (None, None)
     t = timings({"first": 0, "gaps": [(10, 1), (30, 2)]}, {"first": 15, "gaps": [(5, 1), (7, 0)]})
-    seconds, weights = latency.token_gaps_in_time(t)
+    seconds, weights, _ = latency.token_gaps_in_time(t)
     assert seconds == pytest.approx([0.010, 0.005, 0.015])
     assert weights is not None
     assert list(weights) == [1, 1, 2]
@@ -103,6 +105,32 @@ def test_streams_within_one_another_are_placed_within_their_request():
     """Two choices of 20 ms each: their gaps add up to 40 ms, in a request that streamed for 20."""
     t = timings({"first": 100, "last": 120, "gaps": [(10, 1), (10, 1), (10, 1), (10, 1)]})
     assert list(latency.chunk_times_ns(t)) == [105 * MS, 110 * MS, 115 * MS, 120 * MS]
+
+
+def test_tpot_of_several_choices_is_that_of_each():
+    """Two choices of three tokens each, 10 ms apart: not a fifth of 20 ms. A saved run has no gaps, and cannot tell."""
+    some = {"first": 100, "last": 120, "gaps": [(10, 1)] * 4, "n": 6, "ended": 130}
+    assert latency.tpot_s(timings(some | {"choices": 2}, some | {"gaps": [], "choices": 2}, some)) == pytest.approx(
+        [0.010, np.nan, 0.020 / 5], nan_ok=True
+    )
+
+
+def test_tokens_that_were_not_shown_are_none_of_tpot():
+    """900 of 1,000 were thought in silence; the other 100 came 20 ms apart."""
+    t = timings({"first": 100, "gaps": [(20, 1)] * 99, "n": 1000, "hidden": 900, "ended": 2100})
+    assert latency.tpot_s(t) == pytest.approx([0.020])
+
+
+def test_a_stream_that_hangs_has_a_gap_that_is_as_long_as_it_was_waited_for():
+    t = timings(
+        {"first": 0, "gaps": [(20, 1)], "ended": 5020, "ok": False, "given_up": True},
+        {"first": 0, "gaps": [(30, 2)], "ended": 30},
+        {"first": -1, "ended": 9000, "ok": False, "given_up": True},  # that is a TTFT
+    )
+    for seconds, weights, at_least in (latency.token_gaps_in_time(t), latency.chunk_gaps_in_time(t)):
+        assert seconds[[0, 2]] == pytest.approx([0.020, np.inf])
+        assert weights is None or list(weights) == [1, 2, 1]
+        assert at_least == pytest.approx([np.nan, np.nan, 5.0], nan_ok=True)
 
 
 def test_a_chunk_without_tokens_lends_its_gap_to_the_next():

@@ -11,7 +11,15 @@ from hypothesis import strategies as st
 
 from headway.metrics.blocks import blocks, deviations, student_t95
 from headway.metrics.figures import Interval
-from headway.metrics.percentiles import PERCENTILES, distribution, key, percentile, percentile_draws, samples_needed
+from headway.metrics.percentiles import (
+    PERCENTILES,
+    distribution,
+    key,
+    percentile,
+    percentile_draws,
+    quantiles,
+    samples_needed,
+)
 
 values = st.lists(st.floats(-1e6, 1e6), min_size=1, max_size=60).map(lambda some: np.array(some, np.float64))
 weighted = st.lists(st.tuples(st.floats(0, 1e6), st.integers(1, 5)), min_size=1, max_size=40)
@@ -248,16 +256,64 @@ def test_what_lies_among_infinite_samples_is_bounded_from_below():
 
 @given(st.lists(st.booleans(), min_size=30, max_size=200), st.integers(0, 1000))
 @settings(max_examples=30)
-def test_giving_up_never_makes_a_percentile_better(given_up, seed):
-    whole = np.random.default_rng(seed).exponential(size=len(given_up))
-    seen = np.where(given_up, np.inf, whole)
-    one, other = distribution(seen, at_least=whole / 2), distribution(whole)
+def test_giving_up_is_between_having_ended_then_and_never_ending(given_up, seed):
+    reached = np.random.default_rng(seed).exponential(size=len(given_up))
+    seen = np.where(given_up, np.inf, reached)
+    one, best, worst = distribution(seen, at_least=reached), distribution(reached), distribution(seen)
     for q, figure in one.percentiles.items():
-        truth = other.percentiles[q].value
-        if figure.value is not None and truth is not None:
-            assert figure.value >= truth - 1e-12
-        elif figure.low is not None and truth is not None:
-            assert figure.low <= truth + 1e-12
+        least, most = best.percentiles[q].value, worst.percentiles[q].value
+        if figure.value is not None:
+            assert least is not None
+            assert figure.value >= least - 1e-12
+            assert most is None or figure.value <= most + 1e-12
+        else:
+            assert figure.low == least
+
+
+@pytest.mark.parametrize("q", [50, 90])
+def test_samples_that_were_cut_short_at_random_do_not_bias_a_percentile(q):
+    """Exponential times of mean 10, of which a third is cut off at a time of its own: the truth is in 95 of 100."""
+    truth, covered, values = -10 * np.log(1 - q / 100), 0, []
+    for seed in range(60):
+        rng = np.random.default_rng(seed)
+        times, until = rng.exponential(10, 2000), rng.uniform(0, 30, 2000)
+        seen, at_least = np.where(times <= until, times, np.inf), np.where(times <= until, np.nan, until)
+        [figure] = distribution(seen, None, at_least, percentiles=(q,), seed=seed).percentiles.values()
+        assert figure.value is not None
+        values.append(figure.value)
+        covered += (figure.low or 0) <= truth <= (figure.high or np.inf)
+    assert np.mean(values) == pytest.approx(truth, rel=0.01)
+    assert covered >= 53
+
+
+def test_kaplan_and_meiers_estimate_by_hand():
+    """Of 6, 2+, 3, 5+, 4 (+: given up then): what is left is 1 up to 3, 3/4 up to 4, 1/2 up to 6."""
+    seen, at_least = np.array([6, np.inf, 3, np.inf, 4]), np.array([np.nan, 2, np.nan, 5, np.nan])
+    told = quantiles(seen, np.array([0.0, 0.25, 0.5, 0.75, 1.0]), None, at_least)
+    # The k-th of 5 in order (from 0) is the first up to which more than k/5 lie: 3, 3, 4, 6, 6.
+    assert told == pytest.approx([3, 3, 4, 6, 6])
+    twice = quantiles(np.repeat(seen, 2), np.linspace(0, 1, 7), None, np.repeat(at_least, 2))
+    assert twice == pytest.approx(quantiles(seen, np.linspace(0, 1, 7), np.full(5, 2), at_least))
+    assert distribution(seen, None, at_least).mean == pytest.approx(3 / 4 + 4 / 4 + 6 / 2)
+
+
+def test_one_gap_that_was_given_up_takes_nothing_from_chunks_of_many_tokens():
+    """1,000 chunks, of which the nine longest hold many tokens: as told without it as with it."""
+    gaps, tokens = np.linspace(0.01, 0.02, 1000), np.where(np.arange(1000) < 991, 1, 50)
+    with_one = (np.append(gaps, np.inf), np.append(tokens, 1), np.append(np.full(1000, np.nan), 0.005))
+    told, plain = distribution(*with_one).percentiles["99"], distribution(gaps, tokens).percentiles["99"]
+    assert plain.value is not None
+    assert told.value == pytest.approx(plain.value, rel=0.01)
+
+
+def test_a_percentile_that_few_were_waited_for_is_not_told():
+    """10,000 samples would do for p99, but of those that reach it all but a few had been given up before."""
+    times = np.random.default_rng(0).exponential(size=10_000)
+    cut = np.arange(10_000) % 500 > 0
+    found = distribution(np.where(cut, np.inf, times), None, np.where(cut, np.minimum(times, 0.01), np.nan))
+    assert found.percentiles["50"].value == pytest.approx(np.log(2), rel=0.5)
+    assert found.percentiles["99"].value is None
+    assert found.percentiles["99"].low == pytest.approx(0.01)
 
 
 def test_blocks_that_are_all_alike_by_chance_give_no_interval():

@@ -43,6 +43,16 @@ def test_guidellm(requests):
     assert figures["output_tokens_per_second mean"] == pytest.approx(6 / 0.940)
 
 
+def test_several_choices_are_no_faster_than_each_of_them():
+    """Two of three tokens each, 10 ms apart, in one request: 100 ms from the send to the last of both."""
+    both = {"sent": 20, "first": 100, "last": 120, "gaps": [(10, 1)] * 4, "n": 6, "choices": 2, "ended": 130}
+    found = {tool: by_definition_of(tool, timings(both)) for tool in RIVALS}
+    assert found["aiperf"]["Inter Token Latency (ms) avg"] == pytest.approx(10)
+    assert found["vllm"]["Mean TPOT (ms)"] == pytest.approx(10)
+    assert found["guidellm"]["inter_token_latency_ms mean"] == pytest.approx(10)
+    assert found["guidellm"]["time_per_output_token_ms mean"] == pytest.approx(100 / 3)
+
+
 def test_guidellms_percentile_is_a_value_that_was_measured():
     figures = by_definition_of("guidellm", timings(*(STREAM | {"first": 20 + ms} for ms in (10, 20, 30, 40))))
     assert figures["time_to_first_token_ms median"] == pytest.approx(20)

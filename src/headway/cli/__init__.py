@@ -17,6 +17,7 @@ from headway.loadtest.errors import InvalidPlan, LoadTestError
 from headway.workload.errors import WorkloadError
 
 USAGE_ERROR, FAILURE, INTERRUPTED = 2, 1, 130
+_OUTPUTS = frozenset({"--json", "--csv", "--html"})
 
 
 def version() -> str:
@@ -68,10 +69,21 @@ def run(arguments: Sequence[str] | None = None) -> None:
     sys.exit(status(sys.argv[1:] if arguments is None else arguments))
 
 
+def _with_dashes(arguments: Sequence[str]) -> list[str]:
+    """`--json -` as `--json=-`: the parser takes a dash for a flag of its own."""
+    given: list[str] = []
+    for word in arguments:
+        if word == "-" and given and given[-1] in _OUTPUTS:
+            given[-1] += "=-"
+        else:
+            given.append(word)
+    return given
+
+
 def status(arguments: Sequence[str]) -> int:
     """The exit status of a command line. What went wrong is one line on stderr, never a traceback."""
     try:
-        code = app(arguments, exit_on_error=False, print_error=False)
+        code = app(_with_dashes(arguments), exit_on_error=False, print_error=False)
     except CycloptsError as error:
         print(f"headway: {complaint(error)}", file=sys.stderr)
         return USAGE_ERROR

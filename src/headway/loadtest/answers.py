@@ -53,13 +53,22 @@ class Answers:
     def at_once(self) -> list[str]:
         """A stream whose tokens all come together is an answer in one piece."""
         several = [
-            (record.last_ns - record.first_ns) * 1e-9 / record.output_tokens < AT_ONCE_S
+            (record.last_ns - record.first_ns) * 1e-9 / shown < AT_ONCE_S
             for record in self.records
-            if record.first_ns >= 0 and record.output_tokens > 1
+            if record.first_ns >= 0 and (shown := record.output_tokens - record.hidden_tokens) > 1
         ]
         if not several or 2 * sum(several) <= len(several):
             return []
         return [f"all tokens of an answer arrive at once ({_share(sum(several), len(several))}): ITL says nothing"]
+
+    def hidden(self) -> list[str]:
+        """Tokens that the usage counts and nobody saw are in no figure about how tokens came."""
+        unseen = sum(record.hidden_tokens for record in self.records)
+        if not unseen:
+            return []
+        total = sum(max(record.output_tokens, 0) for record in self.records)
+        counted = f"{unseen:,} of {total:,} output tokens ({unseen / total:.0%})"
+        return [f"{counted} were reasoning that was not shown: ITL, TPOT and output tokens/s are of the others"]
 
     def _asked(self, record: Record) -> int:
         return record.asked_output_tokens * self.choices

@@ -1,7 +1,8 @@
 """Two runs side by side: may they be compared, what differs between them, and which differences are more than noise?
 
-Comparable are runs that did the same work on the same means: the model and its numbers, the device, the load, the
-lengths, the promises; and whose verdict is VALID. What a run does not tell is *unknown*, and unknown is not equal.
+Comparable are runs that did the same work on the same means: the model and its numbers, the device, the load with all
+its options, the lengths, the promises; and whose verdict is VALID. What a run does not tell is *unknown*, and unknown
+is not equal.
 
 A difference of figures has a 95 % interval. With both runs' records that of a latency comes from the differences of
 block-bootstrap draws (`metrics.percentiles`); without, and for rates, from the two printed intervals by the method of
@@ -21,9 +22,10 @@ from operator import itemgetter
 from statistics import NormalDist
 
 import numpy as np
+from msgspec.structs import replace
 
 from headway.loadtest.record import Record
-from headway.loadtest.result import Distribution, Interval, Run, Struct, Word
+from headway.loadtest.result import Distribution, Interval, Load, Run, Struct, Word
 from headway.loadtest.table import RecordTable, tabulate
 from headway.metrics import latency
 from headway.metrics.blocks import Z95
@@ -31,11 +33,14 @@ from headway.metrics.latency import Floats
 from headway.metrics.percentiles import percentile_draws
 
 SAME, DIFFERENT, UNKNOWN = "same", "different", "unknown"
+AS_FITTED = "as fitted"
 
 # Two samples of lengths differ when they are significantly far apart, and by enough to matter for latencies.
 LENGTH_ALPHA = 0.01
 LENGTH_DISTANCE = 0.1
 LENGTH_RATIO = 0.05  # of the mean, where only the distributions are known
+# Options that are compared as what came of them: the highest rate, the concurrency, the lengths of the requests.
+TOLD_OTHERWISE = frozenset({"request_rate", "end_rate", "burst_rate", "concurrency", "tokenizer"})
 COMPARED = ("ttft", "itl", "tpot", "e2e")
 RATES = ("request_rate", "output_token_rate", "input_token_rate", "goodput")
 ALPHA = 0.05  # that any figure exceeds noise when nothing has changed
@@ -100,20 +105,49 @@ def compare(
 
 
 def _conditions(a: Run, b: Run) -> Iterator[Condition]:
-    for name in ("model", "precision", "quantisation", "device", "device_count", "framework"):
+    for name in ("model", "device"):
         yield _condition(name, getattr(a.environment, name), getattr(b.environment, name))
+    for name in ("precision", "quantisation", "device_count", "framework"):
+        condition = _condition(name, *(_of_server(run, name) for run in (a, b)))
+        as_fitted = condition.state == DIFFERENT and AS_FITTED in {condition.a, condition.b}
+        yield replace(condition, state=SAME) if as_fitted else condition
     yield _condition("endpoint", a.target.endpoint, b.target.endpoint)
     for name in ("profile", "loop"):
         yield _condition(name, getattr(a.load, name), getattr(b.load, name))
     for name in ("rate", "concurrency"):
         # A closed loop has no rate and an open one no concurrency: that is not unknown.
         yield _condition(name, getattr(a.load, name) or "none", getattr(b.load, name) or "none")
+    yield from _options(a.load, b.load)
     for name in ("ttft_s", "itl_s", "e2e_s"):
         yield _condition(f"slo {name}", getattr(a.slo, name) or "none", getattr(b.slo, name) or "none")
     words = (a.verdict.name, b.verdict.name)
     # Two runs that are invalid in the same way are no more comparable for it.
     valid = all(word == Word.VALID for word in words)
     yield Condition(name="verdict", a=words[0], b=words[1], state=SAME if valid else DIFFERENT)
+
+
+def _of_server(run: Run, name: str) -> object:
+    """A simulation is of the server that its fit was made from: what it was not told of it is as it was there."""
+    value = getattr(run.environment, name)
+    return AS_FITTED if value is None and run.simulation else value
+
+
+def _options(a: Load, b: Load) -> Iterator[Condition]:
+    """How the load was asked for. A run of an older headway does not tell."""
+    if not (a.options and b.options):
+        said = ["told" if load.options else UNKNOWN for load in (a, b)]
+        yield Condition(name="options", a=said[0], b=said[1], state=UNKNOWN)
+        return
+    if a.profile == b.profile:
+        for name in sorted((a.options.keys() | b.options.keys()) - TOLD_OTHERWISE):
+            yield _condition(name, _option(a, name), _option(b, name))
+    if a.profile == b.profile == "ramp":  # it rises as fast as it is short
+        yield _condition("duration_s", a.duration_s, b.duration_s)
+
+
+def _option(load: Load, name: str) -> object:
+    """None: the run does not tell. What it was not asked for is known."""
+    return "none" if name in load.options and load.options[name] is None else load.options.get(name)
 
 
 def _condition(name: str, a: object, b: object) -> Condition:
@@ -125,6 +159,8 @@ def _condition(name: str, a: object, b: object) -> Condition:
 def _said(value: object) -> str:
     if value is None:
         return UNKNOWN
+    if isinstance(value, bool):
+        return "yes" if value else "no"
     return f"{value:g}" if isinstance(value, float) else str(value)
 
 
@@ -140,7 +176,7 @@ def _settings(a: Run, b: Run) -> list[Condition]:
         _condition(f"{what} {name}", one.get(name), other.get(name))
         for what, one, other in pairs
         for name in sorted(one.keys() | other.keys())
-        if one.get(name) != other.get(name)
+        if one.get(name) != other.get(name) and not (what == "load" and name in a.load.options)
     ]
     plain = [
         _condition(name, getattr(a.load, name), getattr(b.load, name))
@@ -199,16 +235,16 @@ def _latencies(a: Run, b: Run, tables: tuple[RecordTable, RecordTable] | None) -
             yield _difference(f"{name} p{key}", x, y, change)
 
 
-_Samples = dict[str, tuple[Floats, latency.Counts | None]]
+_Samples = dict[str, latency.Samples]
 
 
 def _samples(table: RecordTable, run: Run) -> _Samples:
     due = table.timings.due_within(run.summary.window_s)
     return {
-        "ttft": (latency.ttft_s(due), None),
+        "ttft": latency.Samples(latency.ttft_s(due), None, latency.waited_s(due)),
         "itl": latency.token_gaps_in_time(due),
-        "tpot": (latency.tpot_s(due), None),
-        "e2e": (latency.e2e_s(due), None),
+        "tpot": latency.Samples(latency.tpot_s(due)),
+        "e2e": latency.Samples(latency.e2e_s(due), None, latency.waited_s(due)),
     }
 
 
@@ -216,9 +252,9 @@ def _drawn(samples: list[_Samples], name: str, q: float, seeds: tuple[int, int])
     """The interval of b − a, from draws of both."""
     draws = []
     for number, (sample, seed) in enumerate(zip(samples, seeds, strict=True)):
-        values, weights = sample[name]
+        values, weights, at_least = sample[name]
         # Independent draws also where both runs had the same seed.
-        drawn = percentile_draws(values, q, weights, seed=2 * seed + number)
+        drawn = percentile_draws(values, q, weights, at_least, seed=2 * seed + number)
         if drawn is None:
             return None
         draws.append(drawn)

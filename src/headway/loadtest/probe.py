@@ -59,9 +59,9 @@ class Requirements:
     """What a load must keep besides the promises."""
 
     good_ratio: float = 0.99  # the share of requests that keep every promise
-    errors: float = 0.01
+    errors: float = 0.01  # share of requests that may fail
     kv_used_ratio: float = 0.9
-    preempted_ratio: float = 0.01
+    preempted_ratio: float = 0.01  # preemptions to a request
 
 
 @dataclass(frozen=True, slots=True)
@@ -155,18 +155,39 @@ def pooled(probes: Sequence[Probe]) -> Interval:
 def _broken(probe: Probe, wanted: Requirements) -> Opinion | None:
     """What is wrong with a probe besides promises that were not kept."""
     if probe.error_ratio > wanted.errors:
-        line = f"{probe.error_ratio:.1%} of the requests failed, {wanted.errors:.0%} may"
+        line = f"{probe.error_ratio:.1%} of the requests failed, {_percent(wanted.errors)} may"
         return Opinion(LoadAnswer.BREAKS, Bound.ERRORS, line)
     if probe.verdict == Word.SERVER_ERRORS:
         return Opinion(LoadAnswer.BREAKS, Bound.ERRORS, probe.evidence)
     if (used := probe.kv_used_ratio) is not None and used > wanted.kv_used_ratio:
-        return Opinion(LoadAnswer.BREAKS, Bound.MEMORY, f"KV use {used:.0%}, {wanted.kv_used_ratio:.0%} may be used")
+        return Opinion(
+            LoadAnswer.BREAKS, Bound.MEMORY, f"KV use {used:.0%}, {_percent(wanted.kv_used_ratio)} may be used"
+        )
     if (lost := probe.preempted_ratio) is not None and lost > wanted.preempted_ratio:
-        line = f"{lost:.1%} preemptions to a request, {wanted.preempted_ratio:.0%} may be: KV memory was exhausted"
+        line = (
+            f"{lost:.1%} preemptions to a request, {_percent(wanted.preempted_ratio)} may be: KV memory was exhausted"
+        )
         return Opinion(LoadAnswer.BREAKS, Bound.MEMORY, line)
     if probe.verdict == Word.UNSTEADY:
         return Opinion(LoadAnswer.BREAKS, Bound.UNSTEADY, probe.evidence)
     return None
+
+
+def _percent(ratio: float) -> str:
+    return f"{100 * ratio:.3g}%"
+
+
+def unseen(probes: Sequence[Probe]) -> str:
+    """In words, what of memory no probe could tell: it counts as not tight. Empty where both were told."""
+    untold = [
+        what
+        for what, values in (
+            ("KV use", [probe.kv_used_ratio for probe in probes]),
+            ("preemptions", [probe.preempted_ratio for probe in probes]),
+        )
+        if values and all(value is None for value in values)
+    ]
+    return f"Memory was not seen to be tight or not: the server told no {' and no '.join(untold)}." if untold else ""
 
 
 def _worst_promise(probes: Sequence[Probe]) -> str:

@@ -9,19 +9,33 @@ from __future__ import annotations
 from array import array
 from dataclasses import dataclass, field
 from enum import Enum
+from typing import Self
 
 
 class Fate(Enum):
-    """How a request ended. Everything but `OK` counts against the fraction of good requests."""
+    """How a request ended. Everything but `OK` counts against the fraction of good requests.
+
+    `failed`: it is an error. A limit that was kept on purpose is an answer, and what the run itself ended is nobody's
+    error yet. `given_up`: it would have taken longer than it did, and how much longer is not known.
+    """
 
     OK = "ok"
     LIMITED = "limited"  # 429, or 503 that says when to come again
-    TIMEOUT = "timeout"  # the client's own limit
-    REFUSED = "refused"  # another 4xx
-    SERVER_ERROR = "server_error"  # 5xx, an error event in the stream, a stream cut off or never finished
-    TOO_LONG = "too_long"  # an answer larger than any client takes; it was cut off
-    CONNECTION = "connection"  # no connection, or it broke before an answer began
-    CANCELLED = "cancelled"  # the run was ended while it was under way
+    TIMEOUT = "timeout", True, True  # the client's own limit, of connecting or of the whole
+    REFUSED = "refused", True  # another 4xx
+    SERVER_ERROR = "server_error", True, True  # 5xx, an error event, a stream cut off or never finished
+    TOO_LONG = "too_long", True, True  # an answer larger than any client takes; it was cut off
+    CONNECTION = "connection", True, True  # no connection, or it broke before an answer began
+    CANCELLED = "cancelled", False, True  # the run was ended while it was under way
+
+    failed: bool
+    given_up: bool
+
+    def __new__(cls, value: str, failed: bool = False, given_up: bool = False) -> Self:
+        fate = object.__new__(cls)
+        fate._value_ = value
+        fate.failed, fate.given_up = failed, given_up
+        return fate
 
 
 CLIENT_ERROR = "client: "  # begins the error of a request that failed for this machine's reasons, not the server's
@@ -64,6 +78,8 @@ class Record:
     cached_tokens: int = -1
     output_tokens: int = -1
     counted: CountedBy = CountedBy.CHUNKS
+    hidden_tokens: int = 0  # of these: reasoning that was counted and never shown
+    choices: int = 1  # that showed something
     recounted_tokens: int = -1  # output tokens by the client's tokenizer, for the cross-check; -1: not done
     reasoning: bool = False  # the first visible token was reasoning
     finish_reason: str = ""

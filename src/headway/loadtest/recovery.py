@@ -4,7 +4,8 @@
 after the one before it, or since the start), and at least a quarter over their median, for a calm so even that any
 noise would lie outside. Latency after the burst is a running median of `SMOOTH` requests, so that one slow request is
 no relapse, and a request that was refused or failed was not answered in any time. Latency is back from the first
-moment on that it stays inside for `HOLD` requests: a queue that touches the band and leaves it again has not recovered.
+moment on that it stays inside for a share of what is watched (`HOLD_SHARE`): a queue that touches the band and leaves
+it again has not recovered. A burst after which the run's end leaves less to watch than after the others is not judged.
 
 A burst profile may offer nothing between bursts. Then no request is there to be slow, and the server has recovered
 when as few requests are in flight as before the burst.
@@ -21,7 +22,8 @@ from headway.loadtest.steady import in_flight
 from headway.metrics.latency import S_PER_NS, Floats, Timings, elapsed_s, within
 
 SMOOTH = 5
-HOLD = 20
+HOLD_SHARE, HOLD_LEAST, HOLD_MOST = 0.2, 5, 20  # of the requests that are watched after a burst
+WHOLE = 0.9  # of the time that the others are watched
 MIN_CALM = 10  # requests before a burst, to know the band
 AT_LEAST = 1.25  # of the median
 POINTS = 2000  # moments at which the requests in flight are counted
@@ -47,6 +49,10 @@ def recoveries(t: Timings, bursts_s: Sequence[tuple[float, float]], *, until_s: 
     seen = [burst for burst in bursts_s if burst[1] < until_s]
     if not seen:
         return None
+    starts_s = [start_s for start_s, _ in seen[1:]] + [until_s]
+    watched_s = [next_s - end_s for (_, end_s), next_s in zip(seen, starts_s, strict=True)]
+    if len(seen) > 1 and watched_s[-1] < WHOLE * min(watched_s[:-1]):
+        seen, until_s = seen[:-1], seen[-1][0]
     each: list[float] = []
     unrecovered = 0
     calm_s = (0.0, seen[0][0])
@@ -82,9 +88,9 @@ def _drained(t: Timings, calm_s: tuple[float, float], watched_s: tuple[float, fl
 
 
 def _back(at_s: Floats, values: Floats, limit: float, watched_s: tuple[float, float]) -> tuple[float, bool]:
-    """From the start of the watch to the first of `HOLD` moments in a row within the limit; are there such?"""
+    """From the start of the watch to the first moment from which it holds the limit; is there one?"""
     outside = np.concatenate(([0], np.cumsum(values > limit)))
-    hold = min(HOLD, len(values))
+    hold = min(max(HOLD_LEAST, int(HOLD_SHARE * len(values))), HOLD_MOST, len(values))
     held = np.flatnonzero(outside[hold:] == outside[:-hold])
     if not len(held):
         return watched_s[1] - watched_s[0], False

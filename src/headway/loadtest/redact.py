@@ -16,6 +16,7 @@ import html
 import json
 import re
 from collections.abc import Iterable, Mapping
+from hashlib import blake2b
 from itertools import pairwise
 from typing import Any, TypeVar
 from urllib.parse import quote, quote_plus, unquote, unquote_plus
@@ -228,6 +229,14 @@ class Redactor:
                 new += clean[key]
             clean[key] = new
         return clean
+
+
+def kept_text(text: str, redactor: Redactor, *, secret: bool = False) -> str:
+    """Without keys; where one was, with a mark that another key would change. The mark has 16 bits, so that it cannot
+    tell a short password to somebody who tries them all.
+    """
+    shown = MASK if secret else redactor.text(text)
+    return shown if shown == text else f"{shown} (#{blake2b(text.encode(), digest_size=2).hexdigest()})"
 
 
 def _number(value: Any) -> Any:

@@ -76,7 +76,9 @@ class Load(Struct):
     warmup_requests: int = 0  # of a closed loop that lasts so many requests: the first, left out as well
     stationary: bool = True  # the same all along; a trace, a burst and a ramp are not
     seed: int = 0
-    settings: dict[str, str] = {}  # everything else that shaped it: lengths, shares, prompts, tenants
+    # As it was asked for: options of the profile and of prompts by their names; empty: an older headway did not tell.
+    options: dict[str, bool | int | float | str | None] = {}
+    settings: dict[str, str] = {}  # in words, what came of them: lengths, shares, prompts, tenants
 
 
 class Environment(Struct):
@@ -224,7 +226,10 @@ class Group(Struct):
     # SLO ("ttft", "itl", "e2e") -> share of all requests that met it, refused and failed ones included
     slo_ratios: dict[str, float] = {}
     good_requests: int | None = None  # that met every SLO; None without any
-    good_ratio: Interval | None = None  # of all requests, refused and failed ones included
+    # Of all requests, refused and failed ones included; but not those that were cancelled while they could still keep
+    # every SLO, `undecided_requests`.
+    good_ratio: Interval | None = None
+    undecided_requests: int = 0
     goodput: float | None = None  # good requests/s
 
 

@@ -4,7 +4,7 @@ What belongs to the window:
 
 - *Counts, shares and latencies* are of the requests that were due in it, by their scheduled time, whenever they
   ended. What was in flight at its beginning belongs to the warm-up, what is in flight at its end belongs to it, and
-  is waited for.
+  is waited for. One that was cancelled while it could still keep its promises is in no share of those that did.
 - *Rates* count what left the server in it: requests that ended in it, tokens that arrived in it, prompts whose first
   token did; whenever they were scheduled. The two differ when there is a backlog: a server that is offered 10
   requests/s and finishes 5 does not become faster by working the rest off after the load has ended. An answer in one
@@ -143,13 +143,28 @@ def _group(table: RecordTable, rows: Bools, window: Window, slo: Slo, seed: int)
     met = goodput.promises_met(everything, **limits)
     if met and len(due):
         good = np.logical_and.reduce(list(met.values()))
-        group.slo_ratios = {name: float(kept[here].mean()) for name, kept in met.items()}
+        still = _undecided(table, rows, limits)
+        out = np.logical_and.reduce(list(still.values()))
+        told = {name: kept[here & ~still[name]] for name, kept in met.items()}
+        group.slo_ratios = {name: float(kept.mean()) for name, kept in told.items() if len(kept)}
         group.good_requests = int(good[here].sum())
-        group.good_ratio = goodput.share(good[here])
+        group.undecided_requests = int(out[here].sum())
+        group.good_ratio = goodput.share(good[here & ~out])
         group.goodput = _per((good & within(everything.ended_ns, window)).sum(), seconds)
         series["goodput"] = _in_bins(everything.ended_ns, good, window)
     group.rates = {name: _interval(getattr(group, name), each, seed) for name, each in series.items()}
     return group
+
+
+def _undecided(table: RecordTable, rows: Bools, limits: dict[str, float | None]) -> dict[str, Bools]:
+    """For each promise: which of `rows` the run's end cancelled before they had broken it."""
+    cancelled = np.fromiter((record.fate is Fate.CANCELLED for record in table.records), np.bool_, len(table)) & rows
+    still = {}
+    for name, each in goodput.undecided(table.timings.select(cancelled), **limits).items():
+        whole = np.zeros(len(table), np.bool_)
+        whole[cancelled] = each
+        still[name] = whole[rows]
+    return still
 
 
 def _binned(t: Timings, window: Window) -> dict[str, Floats]:
@@ -206,7 +221,7 @@ def _distributions(t: Timings, seed: int) -> dict[str, Distribution]:
         "lag": distribution(latency.lag_s(t), seed=seed),
         "input_tokens": distribution(_of_the_finished(t, t.input_tokens), seed=seed),
         "output_tokens": distribution(_of_the_finished(t, t.output_tokens), seed=seed),
-        "icl": distribution(latency.chunk_gaps_s(t), seed=seed),
+        "icl": distribution(*latency.chunk_gaps_in_time(t), seed=seed),
     }
     one_each = bool((t.gap_tokens == 1).all())  # then they are the same
     itl = None if one_each else distribution(*latency.token_gaps_in_time(t), seed=seed)
@@ -230,15 +245,15 @@ def _answered_ns(t: Timings) -> Ints:
 
 def _first_tokens(t: Timings) -> Ints:
     """How many tokens arrived then."""
-    return np.where((t.first_ns < 0) & t.ok, np.maximum(t.output_tokens, 0), t.first_tokens)
+    return np.where((t.first_ns < 0) & t.ok, np.maximum(t.output_tokens - t.hidden_tokens, 0), t.first_tokens)
 
 
 def _mismatch(record: Record) -> bool:
     """The server's count and the client's own differ by more than cut-off ends explain."""
     if record.recounted_tokens < 0 or record.output_tokens < 0:
         return False
-    allowed = max(MISMATCH_TOKENS, MISMATCH_RATIO * record.output_tokens)
-    return abs(record.output_tokens - record.recounted_tokens) > allowed
+    shown = record.output_tokens - record.hidden_tokens
+    return abs(shown - record.recounted_tokens) > max(MISMATCH_TOKENS, MISMATCH_RATIO * shown)
 
 
 def _errors(records: Iterable[Record]) -> dict[str, int]:

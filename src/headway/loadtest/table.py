@@ -12,8 +12,6 @@ from headway.loadtest.record import Fate, Record
 from headway.loadtest.result import Load
 from headway.metrics.latency import S_PER_NS, Bools, Counts, Ints, Timings, within
 
-_GIVEN_UP = frozenset({Fate.TIMEOUT, Fate.CANCELLED})
-
 
 @dataclass(frozen=True, slots=True, eq=False)
 class RecordTable:
@@ -44,13 +42,15 @@ def tabulate(records: Iterable[Record]) -> RecordTable:
             last_ns=_column(rows, attrgetter("last_ns")),
             ended_ns=_column(rows, attrgetter("ended_ns")),
             ok=np.fromiter((record.fate is Fate.OK for record in rows), np.bool_, len(rows)),
-            given_up=np.fromiter((record.fate in _GIVEN_UP for record in rows), np.bool_, len(rows)),
+            given_up=np.fromiter((record.fate.given_up for record in rows), np.bool_, len(rows)),
             input_tokens=_column(rows, _input_tokens),
             output_tokens=_column(rows, _output_tokens),
             first_tokens=_column(rows, attrgetter("first_tokens")),
             gap_counts=gap_counts,
             gaps_ns=np.frombuffer(b"".join(record.gaps_ns for record in rows), np.int64),
             gap_tokens=gap_tokens,
+            hidden_tokens=_column(rows, attrgetter("hidden_tokens")),
+            choices=_column(rows, attrgetter("choices")),
         ),
     )
 

@@ -28,7 +28,7 @@ from headway.metrics.percentiles import key, samples_needed
 
 # A limit that was kept on purpose (429, 503 with a time) is an answer. What was cancelled had not ended when the run no
 # longer waited for it; when a user ended the run, that says nothing about the server.
-ERRORS = (Fate.REFUSED, Fate.TIMEOUT, Fate.SERVER_ERROR, Fate.TOO_LONG, Fate.CONNECTION, Fate.CANCELLED)
+ERRORS = (*(fate for fate in Fate if fate.failed), Fate.CANCELLED)
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,19 +92,21 @@ def judge(
     measured = [record for record, here in zip(table.records, due, strict=True) if here]
     came = answers(measured, load)
     own = [record.error for record in measured if record.fate in ERRORS and record.error.startswith(CLIENT_ERROR)]
+    unsteady, perhaps = _unsteady(table, summary, client, load, tolerances)
     said = {
         Word.CLIENT_LIMITED: [
             *(early if client_failed else ()),
-            *_own_failures(own, summary.overall, tolerances),
+            *_own_failures(own, summary.overall, tolerances, told=False),
             *_client_limited(table, client, summary, tolerances),
         ],
         Word.SERVER_ERRORS: [
             *(early if not client_failed else ()),
-            *_server_errors(summary, tolerances, own=len(own), interrupted=interrupted),
+            *_failures(summary, tolerances, own=len(own), interrupted=interrupted, told=False),
+            *_mostly_limited(summary.overall, tolerances),
             *_empty(came, summary.overall, tolerances, told=False),
             *_unseen(came, tolerances, told=False),
         ],
-        Word.UNSTEADY: _unsteady(table, summary, client, load, tolerances),
+        Word.UNSTEADY: unsteady,
         Word.TOO_FEW_SAMPLES: _too_few(table, summary, load, tolerances, cut_short=interrupted or bool(early)),
     }
     order = list(Word)
@@ -113,10 +115,11 @@ def judge(
         order.sort(key=lambda word: word is not Word.SERVER_ERRORS)
     findings = [Finding(verdict=word, evidence=line) for word in order for line in said.get(word, ())]
     name = findings[0].verdict if findings else Word.VALID
-    remarks = _remarks(summary.overall, came, tolerances)
+    remarks = _failures(summary, tolerances, own=len(own), interrupted=interrupted, told=True)
+    remarks += _own_failures(own, summary.overall, tolerances, told=True)
+    remarks += _remarks(summary.overall, came, tolerances)
     remarks += _frozen(client, summary.overall, tolerances, told=True)
-    if not said[Word.UNSTEADY] and load.stationary:
-        remarks += _perhaps_drifted(table.timings, summary.window_s, tolerances)
+    remarks += [] if unsteady else perhaps
     return Verdict(name=name, findings=findings, remarks=remarks)
 
 
@@ -179,31 +182,41 @@ def _what_to_do(client: ClientFigures, tolerances: Tolerances) -> str:
     )
 
 
-def _own_failures(errors: list[str], group: Group, tolerances: Tolerances) -> list[str]:
+def _own_failures(errors: list[str], group: Group, tolerances: Tolerances, *, told: bool) -> list[str]:
     """Requests that this machine could not even send: no file, port or memory was left for a connection."""
-    if len(errors) <= tolerances.errors * group.requests:
+    if not errors or told is (len(errors) > tolerances.errors * group.requests):
         return []
-    share = f"{len(errors) / group.requests:.1%}, {tolerances.errors:.0%} allowed"
+    share = _share(len(errors), group) + ("" if told else f", {tolerances.errors:.0%} allowed")
     return [f"{len(errors)} of {group.requests} requests failed here, not at the server ({share}): {errors[0]}"]
 
 
-def _server_errors(summary: Summary, tolerances: Tolerances, *, own: int, interrupted: bool) -> list[str]:
-    group, said = summary.overall, []
+def _failures(summary: Summary, tolerances: Tolerances, *, own: int, interrupted: bool, told: bool) -> list[str]:
+    """A finding where there are more than may be, or else one that is `told` with the figures."""
+    group = summary.overall
     counted = [fate for fate in ERRORS if not (interrupted and fate is Fate.CANCELLED)]
     failed = {fate.value: group.fates[fate.value] for fate in counted if group.fates.get(fate.value)}
     if own:  # of these nothing reached the server
         failed[Fate.CONNECTION.value] = failed.get(Fate.CONNECTION.value, 0) - own
         failed = {fate: number for fate, number in failed.items() if number > 0}
     count = sum(failed.values())
-    if count > tolerances.errors * group.requests:
-        parts = ", ".join(f"{number} {_IN_WORDS.get(fate, fate)}" for fate, number in failed.items())
-        often = f"; most often: {next(iter(summary.errors))}" if summary.errors else ""
-        share = f"{count / group.requests:.1%}, {tolerances.errors:.0%} allowed"
-        said.append(f"{count} of {group.requests} requests failed ({share}): {parts}{often}")
+    if not count or told is (count > tolerances.errors * group.requests):
+        return []
+    parts = ", ".join(f"{number} {_IN_WORDS.get(fate, fate)}" for fate, number in failed.items())
+    often = f"; most often: {next(iter(summary.errors))}" if summary.errors else ""
+    share = _share(count, group) + ("" if told else f", {tolerances.errors:.0%} allowed")
+    return [f"{count} of {group.requests} requests failed ({share}): {parts}{often}"]
+
+
+def _share(count: int, group: Group) -> str:
+    """A few of many are not none."""
+    return f"{count / group.requests:.1%}" if count * 1000 >= group.requests else f"{100 * count / group.requests:.1g}%"
+
+
+def _mostly_limited(group: Group, tolerances: Tolerances) -> list[str]:
     limited = group.fates.get(Fate.LIMITED.value, 0)
-    if limited > tolerances.limited * group.requests:
-        said.append(f"{_limited(limited, group)}, {tolerances.limited:.0%} allowed: what was served says little of it")
-    return said
+    if limited <= tolerances.limited * group.requests:
+        return []
+    return [f"{_limited(limited, group)}, {tolerances.limited:.0%} allowed: what was served says little of it"]
 
 
 _IN_WORDS = {Fate.CANCELLED.value: "not ended when the run stopped waiting for them"}
@@ -230,7 +243,7 @@ def _unseen(came: Answers, tolerances: Tolerances, *, told: bool) -> list[str]:
 
 def _remarks(group: Group, came: Answers, tolerances: Tolerances) -> list[str]:
     said = [*_empty(came, group, tolerances, told=True), *_unseen(came, tolerances, told=True)]
-    said += [*came.contradictions(), *came.at_once()]
+    said += [*came.contradictions(), *came.at_once(), *came.hidden()]
     limited = group.fates.get(Fate.LIMITED.value, 0)
     if tolerances.limited_told * group.requests < limited <= tolerances.limited * group.requests:
         said.insert(0, f"{_limited(limited, group)}: the latencies are of those that were served")
@@ -243,39 +256,39 @@ def _limited(limited: int, group: Group) -> str:
 
 def _unsteady(
     table: RecordTable, summary: Summary, client: ClientFigures, load: Load, tolerances: Tolerances
-) -> list[str]:
-    """A load that is not the same all along is meant to change queues and latencies: of it is only asked whether, at
+) -> tuple[list[str], list[str]]:
+    """What is certain, and what may be.
+
+    A load that is not the same all along is meant to change queues and latencies: of it is only asked whether, at
     the end, far more requests are in flight than the highest rate explains. A ramp, whose knee is looked for, goes
     beyond what a server can do on purpose.
     """
     if summary.knee is not None:
-        return []
+        return [], []
     times, window_s = table.timings, summary.window_s
     said = _silent(steady.silence(times, window_s, concurrency=load.concurrency, open_loop=load.loop == "open"))
     queue = steady.queue(times, window_s, stationary=load.stationary) if load.loop == "open" else None
     if queue:
         said += _queue_grew(queue, tolerances) if load.stationary else _queue_left(queue, tolerances)
     if not load.stationary:
-        return said
+        return said, []
+    perhaps: list[str] = []
     late = [late[1] for late in (_highest(client.lag, 99), _highest(client.loop_lag, 99)) if late]
     least_s = max(tolerances.drift_s, *late, 0.0)  # what the client was late by is not the server's
     for name, seconds in (("E2E", latency.e2e_s(times)), ("TTFT", latency.ttft_s(times))):
-        lines = (
-            _drifted(name, steady.drift(times, seconds, window_s, quantile), tolerances, least_s)
-            for quantile in QUANTILES
-        )
-        said += [line for line in lines if line][:1]
-    return said
+        drifts = [steady.drift(times, seconds, window_s, quantile) for quantile in QUANTILES]
+        lines = [line for drift in drifts if drift and (line := _drifted(name, drift, tolerances, least_s))]
+        said += lines[:1]
+        perhaps += _perhaps_stepped(name, drifts[0], tolerances)
+    return said, perhaps
 
 
 QUANTILES = (0.5, 0.9, 0.95, 0.99)  # that must not drift
 PERHAPS = 0.01  # less certain than a finding must be, and told as that
 
 
-def _drifted(name: str, drift: steady.Drift | None, tolerances: Tolerances, least_s: float) -> str:
+def _drifted(name: str, drift: steady.Drift, tolerances: Tolerances, least_s: float) -> str:
     """Empty where it did not, or by so little that it does not matter."""
-    if drift is None:
-        return ""
     trend, shift = drift.trend, drift.shift
     what, level = (
         (name, "median") if drift.quantile == 0.5 else (f"{name} at p{drift.quantile * 100:g}", "median block")
@@ -297,21 +310,16 @@ def _drifted(name: str, drift: steady.Drift | None, tolerances: Tolerances, leas
     return ""
 
 
-def _perhaps_drifted(t: latency.Timings, window_s: tuple[float, float], tolerances: Tolerances) -> list[str]:
-    """Changes of a median that are large and not quite certain: a run of a few hundred requests cannot tell more."""
-    said = []
-    for name, seconds in (("TTFT", latency.ttft_s(t)), ("E2E", latency.e2e_s(t))):
-        drift = steady.drift(t, seconds, window_s)
-        if drift is None:
-            continue
-        shift = drift.shift
-        large = abs(shift.relative) > 2 * tolerances.latency_drift and abs(shift.change) > tolerances.drift_s
-        if large and shift.p_value < PERHAPS:
-            said.append(
-                f"{name} may have stepped from {shift.before:.3g} s to {shift.after:.3g} s at {drift.shift_at_s:.3g} s"
-                f" (p = {shift.p_value:.1g}): a longer run would tell"
-            )
-    return said
+def _perhaps_stepped(name: str, median: steady.Drift | None, tolerances: Tolerances) -> list[str]:
+    """A change that is large and not quite certain: a run of a few hundred requests cannot tell more."""
+    if median is None:
+        return []
+    shift = median.shift
+    large = abs(shift.relative) > 2 * tolerances.latency_drift and abs(shift.change) > tolerances.drift_s
+    if not large or shift.p_value >= PERHAPS:
+        return []
+    stepped = f"from {shift.before:.3g} s to {shift.after:.3g} s at {median.shift_at_s:.3g} s (p = {shift.p_value:.1g})"
+    return [f"{name} may have stepped {stepped}: a longer run would tell"]
 
 
 def _silent(silence: steady.Silence | None) -> list[str]:

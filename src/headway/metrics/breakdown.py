@@ -305,8 +305,9 @@ class Calls:
             self._promises[key] = self._promises.get(key, 0) + 1
         return "late" if False in promises.values() else outcome
 
-    def text(self) -> str:
-        """All of it, as Prometheus reads it."""
+    def text(self, *, tenants: bool = True) -> str:
+        """All of it, as Prometheus reads it; without `tenants` nothing by tenant."""
+        told = ((name, one) for name, one in self.by.items() if tenants or name != "tenant")
         return "".join(
             (
                 series(METRICS["headway_requests_total"], {(how,): count for how, count in self.outcomes.items()}),
@@ -314,7 +315,7 @@ class Calls:
                 series(METRICS["headway_cached_tokens_total"], {(): self.cached_tokens}),
                 histograms(METRICS["headway_request_input_tokens"], {(): self.input_tokens}),
                 histograms(METRICS["headway_request_output_tokens"], {(): self.output_tokens}),
-                *(_of(dimension, breakdown) for dimension, breakdown in self.by.items()),
+                *(_of(dimension, breakdown) for dimension, breakdown in told),
             )
         )
 

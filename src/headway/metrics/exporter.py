@@ -83,8 +83,9 @@ class EdgeExporter:
         self.in_flight = 0  # API calls being answered
         in_flight = METRICS["headway_http_requests_in_flight"]
         Gauge(in_flight.name, in_flight.meaning, registry=self.registry).set_function(lambda: self.in_flight)
-        # Writes what goes to a scrape as well: the same numbers under other names.
+        # What goes to a scrape as well: the same numbers under other names, and what names tenants.
         self.also: list[Callable[[], str]] = []
+        self.of_tenants: list[Callable[[], str]] = []
         self._answered: dict[tuple[str, int], int] = {}
 
     @property
@@ -95,12 +96,12 @@ class EdgeExporter:
     def times(self) -> Mapping[Metric, Histogram]:
         return self._times()
 
-    def render(self) -> bytes:
-        """Prometheus' text format, version 0.0.4."""
+    def render(self, *, tenants: bool = True) -> bytes:
+        """Prometheus' text format, version 0.0.4. Without `tenants` nothing in it names one."""
         parts = [histograms(metric, {(): histogram}) for metric, histogram in self.times.items()]
         answers = {(route, str(status)): count for (route, status), count in self._answered.items()}
-        parts += [series(METRICS["headway_http_responses_total"], answers), self.calls.text()]
-        parts += [write() for write in self.also]
+        parts += [series(METRICS["headway_http_responses_total"], answers), self.calls.text(tenants=tenants)]
+        parts += [write() for write in (*self.also, *(self.of_tenants if tenants else ()))]
         return generate_latest(self.registry) + "".join(parts).encode()
 
     def tell_as_vllm(self, read: Callable[[], Numbers]) -> None:

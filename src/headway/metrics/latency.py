@@ -5,22 +5,25 @@
 | TTFT | scheduled send → first visible token, so a late client cannot hide queueing; the same from the actual send |
 | ITL | gap between consecutive tokens of one request; a chunk of n tokens is n gaps of gap / n |
 | ICL | gap between consecutive chunks, raw |
-| TPOT | (last − first) / (n − 1) over the n output tokens of a request; undefined for n = 1, never 0 |
+| TPOT | (last − first) / (n − 1) over the n tokens that a request showed; undefined for n = 1, never 0 |
 | E2E | scheduled send → end of the stream; the same from the actual send |
 | lag | actual send − scheduled send: the client's own delay |
 
+Of several choices the gaps are those of each choice by itself, and TPOT is all of them over the tokens that ended
+them.
+
 A request has a TTFT, ITL and ICL as soon as its tokens came, whatever became of it later: a server that dies in
 the middle of its slowest streams must not look faster for it. TPOT and E2E need an end: finished requests have them.
-Undefined is NaN. What was *given up* (timed out, or still under way when nobody waited any longer) took longer than
-was waited: its TTFT, if no token had come, and its E2E are infinite, so that no percentile looks better for it. How
-long was waited bounds them from below (`waited_s`).
+Undefined is NaN. What was *given up* (it timed out, broke, or was still under way when nobody waited any longer) would
+have taken longer: its TTFT, if no token had come, its E2E, and the gap that was open after its last token are infinite.
+How long was waited bounds them from below (`waited_s`), and `percentiles` makes of both what can be told.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, fields
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -60,13 +63,15 @@ class Timings:
     last_ns: Ints  # last visible token
     ended_ns: Ints  # the stream's end, or the error
     ok: Bools  # finished well
-    given_up: Bools  # not waited for any longer, at `ended_ns`; what would have become of it is not known
+    given_up: Bools  # it ended at `ended_ns` without having come to its end: how long it would have taken is not known
     input_tokens: Ints
     output_tokens: Ints
     first_tokens: Ints  # in the first visible chunk
     gap_counts: Ints
     gaps_ns: Ints  # between visible chunks
     gap_tokens: Counts  # in the chunk that ends the gap
+    hidden_tokens: Ints | int = 0  # of the output tokens: reasoning that was never shown
+    choices: Ints | int = 1  # that showed something
 
     def __len__(self) -> int:
         return len(self.scheduled_ns)
@@ -91,10 +96,13 @@ class Timings:
 
     def _each(self, request: Callable[[Any], Any], gap: Callable[[Any], Any]) -> Timings:
         per_gap = {"gaps_ns", "gap_tokens"}
-        columns = {
-            field.name: (gap if field.name in per_gap else request)(getattr(self, field.name)) for field in fields(self)
+        columns = {field.name: getattr(self, field.name) for field in fields(self)}
+        cut = {
+            name: (gap if name in per_gap else request)(column)
+            for name, column in columns.items()
+            if not isinstance(column, int)
         }
-        return Timings(**columns)
+        return Timings(**columns | cut)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -104,6 +112,14 @@ class TokenGaps:
     seconds: Floats
     tokens: Counts
     owner: npt.NDArray[np.int32]
+
+
+class Samples(NamedTuple):
+    """Times in order of time, as `percentiles.distribution` takes them."""
+
+    seconds: Floats  # infinite: it was given up
+    weights: npt.NDArray[np.integer] | None = None  # of how many samples that is the value; None: one each
+    at_least: Floats | None = None  # how long those that are infinite had lasted
 
 
 def elapsed_s(start_ns: Ints, end_ns: Ints) -> Floats:
@@ -161,8 +177,15 @@ def lag_s(t: Timings) -> Floats:
 
 
 def tpot_s(t: Timings) -> Floats:
-    defined = t.ok & (t.output_tokens > 1)
-    return np.where(defined, elapsed_s(t.first_ns, t.last_ns) / np.maximum(t.output_tokens - 1, 1), np.nan)
+    later = t.output_tokens - t.hidden_tokens - t.choices  # all but the first of each choice
+    seconds = elapsed_s(t.first_ns, t.last_ns)
+    several = np.broadcast_to(np.greater(t.choices, 1), len(t))
+    if several.any():  # which choice a gap is of is not known, nor needed; without gaps (a saved run) nothing is
+        upto = np.concatenate(([0], np.cumsum(t.gaps_ns)))
+        ends = np.cumsum(t.gap_counts)
+        streamed_s = np.where(t.gap_counts > 0, (upto[ends] - upto[ends - t.gap_counts]) * S_PER_NS, np.nan)
+        seconds = np.where(several, streamed_s, seconds)
+    return np.where(t.ok & (later > 0), seconds / np.maximum(later, 1), np.nan)
 
 
 def chunk_gaps_s(t: Timings) -> Floats:
@@ -210,13 +233,38 @@ def token_gaps(t: Timings) -> TokenGaps:
     return TokenGaps(seconds, tokens, owner)
 
 
-def token_gaps_in_time(t: Timings) -> tuple[Floats, Counts | None]:
-    """ITL in order of time: samples and weights for `percentiles.distribution`, None when each stands for itself."""
+def chunk_gaps_in_time(t: Timings) -> Samples:
+    """ICL, those included in which a stream was given up."""
+    return _in_time(t, np.multiply(t.gaps_ns, S_PER_NS), None, chunk_times_ns(t))
+
+
+def token_gaps_in_time(t: Timings) -> Samples:
+    """ITL, those included in which a stream was given up: at least one more token was to come."""
     if (t.gap_tokens == 1).all():
-        return chunk_gaps_s(t), None
+        return chunk_gaps_in_time(t)
     gaps = token_gaps(t)
-    order = np.argsort(chunk_times_ns(t)[t.gap_tokens > 0], kind="stable")
-    return gaps.seconds[order], gaps.tokens[order]
+    return _in_time(t, gaps.seconds, gaps.tokens, chunk_times_ns(t)[t.gap_tokens > 0])
+
+
+def open_gaps_s(t: Timings) -> Floats:
+    """How long no token had come when a stream was given up; NaN for what was not, and for what had shown none."""
+    return np.where(t.given_up, elapsed_s(t.last_ns, t.ended_ns), np.nan)
+
+
+def _in_time(t: Timings, seconds: Floats, weights: Counts | None, ended_ns: Ints) -> Samples:
+    at_least, open_s = None, open_gaps_s(t)
+    kept = (t.gap_counts > 0) | (t.first_ns == t.last_ns)  # else the gaps before it are not known: a saved run
+    if len(hung := np.flatnonzero(kept & (open_s > 0))):
+        at_least = np.concatenate((np.full(len(seconds), np.nan), open_s[hung]))
+        seconds = np.concatenate((seconds, np.full(len(hung), np.inf)))
+        ended_ns = np.concatenate((ended_ns, t.ended_ns[hung]))
+        weights = None if weights is None else np.concatenate((weights, np.ones(len(hung), weights.dtype)))
+    order = np.argsort(ended_ns, kind="stable")
+    return Samples(
+        seconds[order],
+        None if weights is None else weights[order],
+        None if at_least is None else at_least[order],
+    )
 
 
 def request_gap_s(t: Timings, percentile: float = 99) -> Floats:

@@ -19,8 +19,9 @@ client that sends late looks fast, and all three count only requests that ended 
 What a record cannot say, and what is done: a chunk without content is not in it, so vLLM's TTFT is to the first
 visible chunk, and vLLM's ITL lacks the (near-zero) gaps around the chunks that carry a role or a finish reason only.
 AIPerf and vLLM count output tokens with a tokenizer of their own when the server tells nothing; here the record's
-count stands for all. GuideLLM includes requests that only overlap its window; here all three get the requests that
-are due in ours.
+count stands for all. Where a request asks for several choices, times by token are of each choice by itself; reasoning
+that was counted and never shown is in none of them. GuideLLM includes requests that only overlap its window; here all
+three get the requests that are due in ours.
 """
 
 from __future__ import annotations
@@ -65,18 +66,18 @@ def _aiperf(t: Timings) -> Figures:
 
 
 def _guidellm(t: Timings) -> Figures:
-    tokens = np.maximum(t.output_tokens, 0)
-    tpot_ms = elapsed_s(t.sent_ns, t.last_ns) * 1e3 / np.maximum(tokens, 1)
+    tokens = np.maximum(t.output_tokens - t.hidden_tokens, 0)
+    tpot_ms = elapsed_s(t.sent_ns, t.last_ns) * 1e3 / np.maximum(tokens / t.choices, 1)
     itl_ms = np.nan_to_num(latency.tpot_s(t)) * 1e3
     window_s = (t.ended_ns.max() - t.sent_ns.min()) * S_PER_NS if len(t) else 0.0
     streaming_s = (t.last_ns.max() - t.first_ns.min()) * S_PER_NS if len(t) else 0.0
     return {
         **_weighted("request_latency", latency.e2e_from_send_s(t), np.ones(len(t))),
         **_weighted("time_to_first_token_ms", latency.ttft_from_send_s(t) * 1e3, np.ones(len(t))),
-        **_weighted("inter_token_latency_ms", itl_ms, np.maximum(tokens - 1, 0)),
+        **_weighted("inter_token_latency_ms", itl_ms, np.maximum(tokens - t.choices, 0)),
         **_weighted("time_per_output_token_ms", tpot_ms, tokens),
         "requests_per_second mean": _per(np.ones(len(t)), window_s),
-        "output_tokens_per_second mean": _per(tokens, streaming_s),
+        "output_tokens_per_second mean": _per(np.maximum(t.output_tokens, 0), streaming_s),
     }
 
 

@@ -20,7 +20,7 @@ from headway.core.errors import ConfigError
 from headway.core.scheduler.policies import POLICIES
 from headway.metrics import latency
 from headway.metrics.figures import Distribution
-from headway.metrics.latency import Floats, Timings
+from headway.metrics.latency import Timings
 from headway.metrics.percentiles import distribution
 from headway.simulate.demand import EVERYBODY, Clients, requests_of
 from headway.simulate.drive import simulate
@@ -61,14 +61,14 @@ class Prediction:
         """`ttft_s`, `itl_s`, `tpot_s`, `e2e_s` and `queue_s` of the requests that ended well, with 95% intervals."""
         seen = self._timings
         started = [r.started_ns - r.arrival_ns for r in self.records if r.first_token_ns]
-        samples: dict[str, tuple[Floats, Any]] = {
-            "ttft_s": (latency.ttft_s(seen), None),
+        samples = {
+            "ttft_s": latency.Samples(latency.ttft_s(seen), None, latency.waited_s(seen)),
             "itl_s": latency.token_gaps_in_time(seen),
-            "tpot_s": (latency.tpot_s(seen), None),
-            "e2e_s": (latency.e2e_s(seen), None),
-            "queue_s": (np.array(started, np.float64) / 1e9, None),
+            "tpot_s": latency.Samples(latency.tpot_s(seen)),
+            "e2e_s": latency.Samples(latency.e2e_s(seen), None, latency.waited_s(seen)),
+            "queue_s": latency.Samples(np.array(started, np.float64) / 1e9),
         }
-        return {name: distribution(values, weights) for name, (values, weights) in samples.items()}
+        return {name: distribution(*each) for name, each in samples.items()}
 
     @property
     def output_token_rate(self) -> float:

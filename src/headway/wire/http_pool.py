@@ -104,8 +104,10 @@ class Pool:
         try:
             async with asyncio.timeout(self._connect_timeout_s):
                 await self._connect(connection, self.server)
-        except TimeoutError:
-            ready(NoConnection(f"no connection within {self._connect_timeout_s:g} s"))
+        except TimeoutError as error:
+            late = NoConnection(f"no connection within {self._connect_timeout_s:g} s")
+            late.__cause__ = error
+            ready(late)
         except (OSError, ssl.SSLError) as error:
             fault = NoConnection(words_of(error))
             fault.__cause__ = error

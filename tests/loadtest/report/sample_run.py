@@ -247,6 +247,7 @@ def _load(rate: float, duration_s: float, profile: str) -> Load:
         warmup_s=10.0 if profile == "rate" else 0.0,
         cooldown_s=5.0 if profile == "rate" else 0.0,
         seed=7,
+        options={"burstiness": 1.0, "unique_prefix": True} if profile == "rate" else {"start_rate": 0.0},
         settings={"mix": "82% short, 18% long", "prompts": "synthetic, each with a beginning of its own"},
     )
 

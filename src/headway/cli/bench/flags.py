@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeVar
@@ -26,7 +25,6 @@ if TYPE_CHECKING:
     from headway.loadtest.bench.files import Files
 
 Url = Annotated[str, Parameter(help="The server, such as http://localhost:8000; /v1 is added where no path is given.")]
-KEY_VARIABLES = ("HEADWAY_API_KEY", "OPENAI_API_KEY")
 
 T = TypeVar("T")
 
@@ -36,7 +34,7 @@ class ReportOptions:
     """Where results go and how they are told."""
 
     output: Annotated[str | None, Setting("Folder for all files: run.json, run.csv and run.html.", "Report")] = None
-    json: Annotated[str | None, Setting("File for the run as JSON.", "Report")] = None
+    json: Annotated[str | None, Setting("File for the run as JSON; - prints it.", "Report")] = None
     csv: Annotated[str | None, Setting("File for a line a request.", "Report")] = None
     html: Annotated[str | None, Setting("File for the report with plots.", "Report")] = None
     rivals: Annotated[
@@ -82,6 +80,9 @@ class SearchOptions:
     good: Annotated[float, Setting("Share of all requests that must keep every promise.", "Search", 0.01, 0.9999)] = (
         0.99
     )
+    max_errors: Annotated[float, Setting("Share of all requests that may fail.", "Search", 0, 1)] = 0.01
+    max_kv: Annotated[float, Setting("Share of the KV cache that may be used, at its p95.", "Search", 0.01, 1)] = 0.9
+    max_preempted: Annotated[float, Setting("Preemptions to a request, at most.", "Search", 0, 1000)] = 0.01
     burstiness: Annotated[
         float, Setting("Of the arrivals: 1 is Poisson, less is burstier, more is more even.", "Search", 1e-3, 1e6)
     ] = 1.0
@@ -140,7 +141,7 @@ _WHOLE = {
     "cooldown": "none: it counts to its end",
 }
 DEFAULTS_OF = {
-    "burst": {**_WHOLE, "duration": "three periods"},
+    "burst": {**_WHOLE, "duration": "three periods, and the calm after them"},
     "ramp": {**_WHOLE, "duration": "120"},
     "trace": {**_WHOLE, "duration": "the whole trace"},
     "stable": {
@@ -169,11 +170,15 @@ def taken(kind: type[T], settings: dict[str, Any]) -> T:
     return kind(**{name: settings[name] for name in settings.keys() & names})
 
 
-def options(settings: dict[str, Any], report: ReportOptions) -> Options:
-    """From flat values by field name; the key from the environment where no flag gave one."""
+def options(settings: dict[str, Any], report: ReportOptions, url: str | None = None) -> Options:
+    """From flat values by field name. `url`: of the server; it is sent the environment's key where no flag gave one."""
     _check_text(settings)
-    if not settings.get("api_key"):
-        settings["api_key"] = next(filter(None, map(os.environ.get, KEY_VARIABLES)), None)
+    headers = settings.get("header") or ()
+    given = settings.get("api_key") or any(text.lower().startswith("authorization") for text in headers)
+    if url is not None and not given:
+        from headway.cli.bench.key import key_of_environment
+
+        settings["api_key"] = key_of_environment(url)
     return Options(
         **{name: taken(kind, settings) for name, kind in _PARTS},
         noted=tuple(map(_noted, report.note)),

@@ -33,7 +33,7 @@ def run_profile(name: str, url: str, settings: dict[str, Any]) -> int:
     """The exit status. Raises `LoadTestError` and `WorkloadError`."""
     report = taken(ReportOptions, settings)
     profile = taken(PROFILES[name], settings)
-    return asyncio.run(_run(url, profile, options(settings, report), report, report.files()))
+    return asyncio.run(_run(url, profile, options(settings, report, url), report, report.files()))
 
 
 async def _run(url: str, profile: Profile, wanted: Options, report: ReportOptions, files: Files) -> int:

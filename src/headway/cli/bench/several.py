@@ -37,7 +37,7 @@ def run_stable(url: str, settings: dict[str, Any]) -> int:
     search ended before, 130 when interrupted.
     """
     report, how = taken(ReportOptions, settings), taken(SearchOptions, settings)
-    wanted = options(settings, report)
+    wanted = options(settings, report, url)
     whole = how.by == "concurrency"
     search = Search(
         start=round(how.start) or 1 if whole else how.start,
@@ -49,7 +49,12 @@ def run_stable(url: str, settings: dict[str, Any]) -> int:
         lowest=max(1.0, how.lowest) if whole else how.lowest,
         highest=how.highest,
         most_probes=how.most_probes,
-        wanted=Requirements(good_ratio=how.good),
+        wanted=Requirements(
+            good_ratio=how.good,
+            errors=how.max_errors,
+            kv_used_ratio=how.max_kv,
+            preempted_ratio=how.max_preempted,
+        ),
     )
     by = Concurrency(concurrency=1) if whole else Rate(request_rate=how.start, burstiness=how.burstiness)
     folder = Path(report.output) if report.output else None
@@ -84,7 +89,7 @@ def stable_code(stable: Stable) -> int:
 def run_sweep(url: str, settings: dict[str, Any]) -> int:
     """0 when every point was measured, 3 when this client was too slow for one, 130 when interrupted."""
     report, how = taken(ReportOptions, settings), taken(GridOptions, settings)
-    wanted = options(settings, report)
+    wanted = options(settings, report, url)
     profile = _profile(how)
     loads, server = axes(how.vary, "--vary"), axes(how.setting, "--setting")
     if not loads and not server:

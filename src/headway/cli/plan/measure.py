@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import asyncio
-import os
 import sys
 from collections.abc import Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from pathlib import Path
 
-from headway.cli.bench.flags import KEY_VARIABLES
+from headway.cli.bench.key import key_of_environment
 from headway.cli.bench.run import waiting, watched
 from headway.loadtest.bench.grid import Axis
 from headway.loadtest.bench.options import (
@@ -58,7 +57,7 @@ def measure(
 ) -> tuple[list[Measured], Swept]:
     """What was measured, and as far as it came. Raises `LoadTestError` when nothing was."""
     options = Options(
-        server=ServerOptions(api_key=next(filter(None, map(os.environ.get, KEY_VARIABLES)), None)),
+        server=ServerOptions(api_key=key_of_environment(url)),
         window=WindowOptions(duration=window_s, percentile=promise.percentile),
         promise=PromiseOptions(slo_ttft=promise.ttft_s, slo_itl=promise.itl_s, slo_e2e=promise.e2e_s),
         text=_text(traffic, text),

@@ -238,6 +238,7 @@ def _described(path: Path, times_ns: Sequence[int], seed: int | None) -> Load:
         requests=len(times_ns),
         stationary=False,
         seed=seed or 0,
+        options={"replayed": path.name},
         settings={"replayed": path.name},
     )
 

@@ -13,7 +13,7 @@ from headway.cli import version
 from headway.cli.simulate.demand import Demand
 from headway.cli.simulate.service import Service
 from headway.core.errors import Refused
-from headway.loadtest.bench.options import Options
+from headway.loadtest.bench.options import Options, load_options
 from headway.loadtest.bench.tester import Result
 from headway.loadtest.record import CountedBy, Fate
 from headway.loadtest.record import Record as Seen
@@ -36,7 +36,7 @@ def result_of(simulated: Simulated, demand: Demand, service: Service, options: O
     """The result, as `headway bench` saves and shows it."""
     records = _seen(simulated, demand.sent, service.fit.request_ns)
     table = tabulate(records)
-    load = _load(demand, table, service, simulated)
+    load = _load(demand, table, service, simulated, options)
     promise = options.promise
     slo = Slo(ttft_s=promise.slo_ttft, itl_s=promise.slo_itl, e2e_s=promise.slo_e2e)
     summary = summarise(table, load, slo, rival_tools=options.rivals, bursts_s=demand.bursts_s)
@@ -83,7 +83,7 @@ def outside(simulated: Simulated, service: Service) -> list[str]:
     return [said] if said else []
 
 
-def _load(demand: Demand, table: RecordTable, service: Service, simulated: Simulated) -> Load:
+def _load(demand: Demand, table: RecordTable, service: Service, simulated: Simulated, options: Options) -> Load:
     load = demand.described
     loop = demand.loop
     if loop is not None and loop.at_least and len(table):
@@ -105,7 +105,8 @@ def _load(demand: Demand, table: RecordTable, service: Service, simulated: Simul
     }
     if service.notes or demand.notes:
         settings["notes"] = "; ".join((*service.notes, *demand.notes))
-    return msgspec.structs.replace(load, settings={name: text for name, text in settings.items() if text})
+    told = load_options(options.server, options.client) | load.options  # those of a run that is made again are its own
+    return msgspec.structs.replace(load, settings={name: text for name, text in settings.items() if text}, options=told)
 
 
 # -- records -----------------------------------------------------------------------------------------------------------

@@ -86,7 +86,7 @@ def service_of(world: WorldOptions, said: Mapping[str, Any], path: Path | None) 
     if not world.workers and tables.limits:
         notes.append("tenants' limits are kept by a gateway: give --workers for them to hold")
     if found.server.plans_ahead:
-        notes.append("the measured server plans a step ahead; here each is planned when the last has ended")
+        notes.append("the measured server plans a step ahead; here what has ended gives its KV back a step sooner")
     return Service(found, settings, config, known_len, _flags(world, config, worker, room), tuple(notes))
 
 
@@ -215,6 +215,7 @@ def _worker(config: ServeConfig, found: StepFit, room: _Room) -> VirtualWorker:
         cost=found.cost,
         policy=policy if engine.pace else replace(policy, paced=False),
         batching=BatchLimits() if engine.batching == "static" else None,
+        plans_ahead=server.plans_ahead,
     )
 
 

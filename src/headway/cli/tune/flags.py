@@ -125,10 +125,10 @@ def profile_of(mine: TuneOptions, settings: Mapping[str, Any]) -> Rate | Mixed |
     return taken(kinds[mine.profile], given)
 
 
-def options_of(mine: TuneOptions, settings: dict[str, Any]) -> Options:
+def options_of(mine: TuneOptions, settings: dict[str, Any], url: str | None) -> Options:
     """As the load tester takes them: a test of a minute, and little patience afterwards."""
     if mine.profile != "trace" and settings.get("duration") is None and settings.get("requests") is None:
         settings["duration"] = DURATION_S
     if settings.get("drain") is None:
         settings["drain"] = DRAIN_S
-    return options(settings, ReportOptions())
+    return options(settings, ReportOptions(), url)

@@ -42,7 +42,7 @@ def run_tune(url: str | None, settings: dict[str, Any]) -> int:
         raise InvalidPlan("--restart-command is for a server that you started; --local starts its own.")
     words_of(mine.serve_flags)
     outputs = _outputs(result)
-    wanted = _wanted(mine, settings)
+    wanted = _wanted(mine, settings, url)
     wanted.check()
     with _ends_by_exception():
         if mine.local is None:
@@ -59,10 +59,10 @@ def run_tune(url: str | None, settings: dict[str, Any]) -> int:
     return _tell(report, result, outputs, command)
 
 
-def _wanted(mine: TuneOptions, settings: dict[str, Any]) -> Wanted:
+def _wanted(mine: TuneOptions, settings: dict[str, Any], url: str | None) -> Wanted:
     return Wanted(
         profile=profile_of(mine, settings),
-        options=options_of(mine, settings),
+        options=options_of(mine, settings, url),
         fixed_rate=mine.request_rate is not None or mine.profile in ("burst", "trace"),
         good=mine.good,
         live_tests=mine.live_tests,

@@ -5,7 +5,7 @@ Nothing heavy is imported here: `headway bench --help` reads this file and littl
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from typing import Annotated, Literal
 
 from headway.setting import Setting
@@ -26,7 +26,11 @@ class ServerOptions:
     ] = None
     api_key: Annotated[
         str | None,
-        Setting("Sent as a bearer token.", "Server", default="HEADWAY_API_KEY or OPENAI_API_KEY, if one is set"),
+        Setting(
+            "Sent as a bearer token.",
+            "Server",
+            default="HEADWAY_API_KEY or OPENAI_API_KEY, over https or to a private host",
+        ),
     ] = field(default=None, repr=False)
     header: Annotated[
         tuple[str, ...], Setting("Further header of every request, as NAME=VALUE; may be repeated.", "Server")
@@ -239,9 +243,9 @@ class LongOutput(Concurrency):
 class Burst:
     """Calm, with bursts. Measures how long the server takes to recover from one."""
 
-    base_rate: Annotated[float, Setting("Requests per second of the calm.", "Profile", 0, MAX_RATE)] = 1.0
-    burst_rate: Annotated[float, Setting("Requests per second of a burst.", "Profile", 1e-6, MAX_RATE)] = 10.0
-    period: Annotated[float, Setting("Seconds from burst to burst.", "Profile", 0.01, DAY_S)] = 30.0
+    base_rate: Annotated[float, Setting("Requests per second of the calm.", "Profile", 0, MAX_RATE)] = 2.0
+    burst_rate: Annotated[float, Setting("Requests per second of a burst.", "Profile", 1e-6, MAX_RATE)] = 20.0
+    period: Annotated[float, Setting("Seconds from burst to burst.", "Profile", 0.01, DAY_S)] = 60.0
     burst_share: Annotated[float, Setting("Share of a period that is burst.", "Profile", 0.001, 0.999)] = 0.1
 
 
@@ -274,6 +278,21 @@ PROFILES: dict[str, type[Profile]] = {
     "burst": Burst,
     "trace": Trace,
 }
+
+
+# What else than a profile and prompts makes it another load.
+_SHAPING = frozenset({"stream", "n", "temperature", "extra_body", "respect_retry_after"})
+Told = bool | int | float | str | None
+
+
+def load_options(*parts: Profile | TextOptions | ServerOptions | ClientOptions) -> dict[str, Told]:
+    """Everything in them that shapes the load, as a saved run tells it. `extra_body` may hold a key."""
+    return {
+        field.name: ", ".join(value) if isinstance(value := getattr(part, field.name), tuple) else value
+        for part in parts
+        for field in fields(part)
+        if field.name in _SHAPING or not isinstance(part, ServerOptions | ClientOptions)
+    }
 
 
 def name_of(profile: Profile) -> str:

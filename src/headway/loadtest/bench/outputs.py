@@ -1,7 +1,7 @@
 """Where an output goes. A file is replaced whole or not at all; a pipe, a terminal or a device is written to.
 
-Of a symbolic link the target is replaced, never the link. `/dev/stdout` is the stream itself, also where a shell sent
-that to a file: replaced, it would lose what is printed before and after.
+Of a symbolic link the target is replaced, never the link. `-` is what is printed to, also where a shell sent that to a
+file: replaced, it would lose what is printed before and after. So is `/dev/stdout`, as others have it.
 """
 
 from __future__ import annotations
@@ -9,7 +9,6 @@ from __future__ import annotations
 import errno
 import fcntl
 import os
-import re
 import secrets as chance
 import stat
 import sys
@@ -20,11 +19,8 @@ from typing import BinaryIO
 
 from headway.loadtest.errors import InvalidPlan
 
-MAX_LINKS = 40  # as Linux follows
 HEAD_BYTES = 4096  # that tell what a file is
-_DESCRIPTOR = re.compile(r"/(?:dev/fd|proc/self/fd)/(\d{1,6})")
-_STREAMS = {"/dev/stdin": 0, "/dev/stdout": 1, "/dev/stderr": 2}
-_STDOUT = 1
+_STDOUT = frozenset({"-", "/dev/stdout"})
 _REFUSED = {stat.S_ISDIR: "a folder; a file's name is needed", stat.S_ISBLK: "a disk", stat.S_ISSOCK: "a socket"}
 
 Write = Callable[[BinaryIO], object]
@@ -34,9 +30,7 @@ def check_output(path: Path, is_ours: Callable[[bytes], bool], what: str) -> Non
     """Before a load is made for hours: raises InvalidPlan where `path` could not be written, or what is there is no
     result. `is_ours` is given a file's first bytes, and says whether it is `what` is to be written: that is replaced.
     """
-    descriptor = descriptor_of(path)
-    if descriptor is not None:
-        _check_descriptor(path, descriptor)
+    if is_stdout(path):
         return
     mode = _mode(path)
     for of_kind, words in _REFUSED.items():
@@ -58,7 +52,7 @@ def check_output(path: Path, is_ours: Callable[[bytes], bool], what: str) -> Non
 
 def check_apart(paths: list[Path]) -> None:
     """Raises InvalidPlan where two outputs would go to one place, and one of them be lost."""
-    seen: dict[str | int, Path] = {}
+    seen: dict[str, Path] = {}
     for path in paths:
         place = _place(path)
         if place in seen and place != os.devnull:
@@ -69,37 +63,11 @@ def check_apart(paths: list[Path]) -> None:
 
 def is_stdout(path: Path) -> bool:
     """Whether what is written there comes out where a program prints."""
-    return descriptor_of(path) == _STDOUT
+    return str(path) in _STDOUT
 
 
-def descriptor_of(path: Path) -> int | None:
-    """The open stream that a path stands for, None for all other paths."""
-    link = Path.cwd() / path
-    for _ in range(MAX_LINKS):
-        name = os.path.normpath(link)
-        if name in _STREAMS:
-            return _STREAMS[name]
-        if found := _DESCRIPTOR.fullmatch(name):
-            return int(found[1])
-        try:
-            link = link.parent / link.readlink()
-        except OSError:  # no link, or no name that there could be
-            break
-    return _STDOUT if _is_where_stdout_goes(path) else None
-
-
-def _is_where_stdout_goes(path: Path) -> bool:
-    """A file that the shell opened for what is printed."""
-    try:
-        there, printed = path.stat(), os.fstat(_STDOUT)
-    except OSError:
-        return False
-    return stat.S_ISREG(there.st_mode) and os.path.samestat(there, printed)
-
-
-def _place(path: Path) -> str | int:
-    descriptor = descriptor_of(path)
-    return os.path.realpath(path) if descriptor is None else descriptor
+def _place(path: Path) -> str:
+    return "-" if is_stdout(path) else os.path.realpath(path)
 
 
 def _mode(path: Path) -> int | None:
@@ -112,15 +80,6 @@ def _mode(path: Path) -> int | None:
         if error.errno == errno.ENOTDIR:
             return None  # which the folder's making tells better
         raise _cannot(path, error) from None
-
-
-def _check_descriptor(path: Path, descriptor: int) -> None:
-    try:
-        flags = fcntl.fcntl(descriptor, fcntl.F_GETFL)
-    except OSError as error:
-        raise _cannot(path, error) from None
-    if flags & os.O_ACCMODE == os.O_RDONLY:
-        raise InvalidPlan(f"{path}: nothing can be written there.")
 
 
 def _head(path: Path) -> bytes:
@@ -179,10 +138,9 @@ def write_bytes(path: Path, content: bytes) -> None:
 
 @contextmanager
 def _opened(path: Path) -> Iterator[BinaryIO]:
-    descriptor = descriptor_of(path)
-    if descriptor is not None:
+    if is_stdout(path):
         sys.stdout.flush()  # what was printed before comes before
-        with os.fdopen(os.dup(descriptor), "wb") as out:
+        with os.fdopen(os.dup(1), "wb") as out:
             yield out
         return
     mode = _mode(path)

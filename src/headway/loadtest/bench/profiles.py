@@ -8,6 +8,8 @@ from functools import partial
 from math import ceil, sqrt
 from typing import Any
 
+import msgspec
+
 from headway.loadtest.bench.options import (
     Burst,
     LongContext,
@@ -19,6 +21,7 @@ from headway.loadtest.bench.options import (
     TextOptions,
     Trace,
     WindowOptions,
+    load_options,
     name_of,
 )
 from headway.loadtest.bench.texts import Asked, asked, kind_of, shares_of, source_items, tenants_of
@@ -46,6 +49,7 @@ PERCENTILE, PERCENTILE_OF_CHANGE = 95.0, 50.0
 SURE = 2.5  # standard deviations: in one run of a hundred, chance sends too few
 COUNTED = 0.85  # of a load between its usual warm-up and cool-down, at least
 NS_PER_S = 1e9
+FEWEST_CALM = 30  # requests between two bursts: with 20, one recovery in thirty is not seen
 LENGTH = "length"  # the setting that says why a run lasts as long as it does
 
 
@@ -139,7 +143,9 @@ def _as_needed(profile: Rate | Mixed, rate: float, terms: Terms) -> tuple[Extent
 
 def offer(profile: Profile, terms: Terms) -> Offered:
     """The load. Raises InvalidPlan and WorkloadError for what makes no sense."""
-    return replace(_offer(profile, terms), percentile=percentile_of(profile, terms.window))
+    found = _offer(profile, terms)
+    described = msgspec.structs.replace(found.described, options=load_options(profile, terms.text))
+    return replace(found, described=described, percentile=percentile_of(profile, terms.window))
 
 
 def _offer(profile: Profile, terms: Terms) -> Offered:
@@ -270,7 +276,15 @@ def _ramp(profile: Ramp, terms: Terms) -> Offered:
 
 def _burst(profile: Burst, terms: Terms) -> Offered:
     process = arrivals.Bursts(profile.base_rate, profile.burst_rate, profile.period, profile.burst_share)
-    lasts = extent(terms.window, 3 * profile.period, whole=True)
+    calm_s = profile.period * (1 - profile.burst_share)
+    if 0 < profile.base_rate * calm_s < FEWEST_CALM:
+        raise InvalidPlan(
+            f"Between two bursts there would be about {profile.base_rate * calm_s:.2g} requests: too few to tell "
+            f"whether latency is back to what it was, which takes {FEWEST_CALM}. Use --period "
+            f"{ceil(FEWEST_CALM / profile.base_rate / (1 - profile.burst_share))}, or a higher --base-rate."
+        )
+    # The calm after the last burst is as long as after the others.
+    lasts = extent(terms.window, 3 * profile.period + calm_s / 2, whole=True)
     ends_s = lasts.duration_s
     if ends_s is None:
         assert lasts.requests is not None

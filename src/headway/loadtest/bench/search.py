@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, fields, replace
 from itertools import count
 from pathlib import Path
 
@@ -12,6 +12,7 @@ from headway.loadtest.bench.files import Files, save, save_records_of
 from headway.loadtest.bench.options import Concurrency, Options, Rate, WindowOptions
 from headway.loadtest.bench.outputs import write_bytes
 from headway.loadtest.bench.several import ASKING, Audience, Folder, Manifest, asked_facts, unreadable
+from headway.loadtest.bench.template import template_of
 from headway.loadtest.bench.tester import Result, Tester, new_text_seed
 from headway.loadtest.errors import InvalidPlan, ResultFailed
 from headway.loadtest.probe import Bound, Probe, Requirements, probe_of
@@ -53,7 +54,9 @@ async def find_stable(url: str, wanted: Wanted, options: Options, *, folder: Pat
         raise InvalidPlan(
             "A stable region is one in which promises hold: give at least one of --slo-ttft, --slo-itl, --slo-e2e."
         )
-    kept = None if folder is None else Folder(folder, KIND, asked_facts(url, wanted.by, options, _facts(wanted.search)))
+    redactor = template_of(url, options.server, promise).redactor()
+    facts = asked_facts(url, wanted.by, options, _facts(wanted.search), redactor)
+    kept = None if folder is None else Folder(folder, KIND, facts)
     earlier = _earlier(kept, seen_by)
     probes, run = [probe for probe, _ in earlier.values()], next((one for _, one in reversed(earlier.values())), None)
     numbers = (number for number in count(1) if number not in earlier)
@@ -136,7 +139,9 @@ async def _probe(tester: Tester, wanted: Wanted, step: NextProbe, number: int, s
 def _facts(search: Search) -> dict[str, object]:
     """What the search itself was told. How many probes it may take can change when it goes on."""
     names = ("start", "tolerance", "window_s", "sustain", "repeats", "lowest", "highest")
-    return {f"search {name}": getattr(search, name) for name in names} | {"good": search.wanted.good_ratio}
+    return {f"search {name}": getattr(search, name) for name in names} | {
+        f"wanted {name}": value for name, value in asdict(search.wanted).items()
+    }
 
 
 def _path(kept: Folder, number: int) -> Path:
@@ -188,7 +193,9 @@ def read_search(folder: Path) -> Kept:
     answer, manifest = folder / f"{KIND}.json", folder / f"{KIND}.manifest.json"
     try:
         asked = msgspec.json.decode(manifest.read_bytes(), type=Manifest).asked
-        wanted = Requirements(good_ratio=float(asked["good"])) if "good" in asked else Requirements()
+        wanted = Requirements(
+            **{one.name: float(asked[told]) for one in fields(Requirements) if (told := f"wanted {one.name}") in asked}
+        )
         stable = msgspec.json.decode(answer.read_bytes(), type=Stable) if answer.exists() else None
     except (OSError, ValueError) as error:
         raise ReportError(f"{folder}: its {KIND}.json or {manifest.name} cannot be read: {error}.") from None

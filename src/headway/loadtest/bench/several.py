@@ -16,11 +16,11 @@ from headway.loadtest.bench.options import Options, Profile, name_of
 from headway.loadtest.bench.outputs import new_folder, write_bytes
 from headway.loadtest.bench.tester import OnProgress
 from headway.loadtest.errors import InvalidPlan
-from headway.loadtest.redact import Redactor, is_secret_name
+from headway.loadtest.redact import MASK, Redactor, is_secret_name, kept_text
 from headway.loadtest.report.json_file import AGAIN, ReportError
 from headway.loadtest.result import Load
 
-VERSION = 2  # changes with the meaning of what is kept: figures of two meanings are not put side by side
+VERSION = 3  # changes with the meaning of what is kept: figures of two meanings are not put side by side
 # Where nothing about a figure changes, another value may be given when a sweep goes on.
 FREE = frozenset({"api_key", "header", "tenant_key", "insecure", "ca"})
 
@@ -102,23 +102,28 @@ class Folder:
         if "profile" in names:  # whose settings differ as well, which explains nothing
             names = [name for name in names if name in before.asked and name in asked]
         if names:
-            changed = "; ".join(
-                f"{name} was {before.asked.get(name, 'not given')} and is {asked.get(name, 'not given')}"
-                for name in names[:5]
-            )
+            changed = "; ".join(_changed(name, before.asked.get(name), asked.get(name)) for name in names[:5])
             raise InvalidPlan(f"{self.path} is of another {kind}: {changed}. Give another --output, or ask the same.")
 
 
-def asked_facts(url: str, profile: Profile, options: Options, further: Mapping[str, object]) -> dict[str, str]:
-    """Everything that decides what is measured, fit to be written to a file."""
+def _changed(name: str, was: str | None, now: str | None) -> str:
+    given = (was or "not given", now or "not given")
+    if any(MASK in value for value in given):
+        return f"{name} is another, or a key in it"
+    return f"{name} was {given[0]} and is {given[1]}"
+
+
+def asked_facts(
+    url: str, profile: Profile, options: Options, further: Mapping[str, object], redactor: Redactor
+) -> dict[str, str]:
+    """Everything that decides what is measured, fit to be written to a file. `redactor`: knows the keys in it."""
     facts: dict[str, object] = {"url": url, "profile": name_of(profile)}
     parts = (profile, options.server, options.window, options.promise, options.text, options.client)
     for part in parts:
         facts |= {name: value for name, value in _fields(part).items() if name not in FREE}
     facts |= {f"note {name}": value for name, value in options.noted} | dict(further)
-    clean = Redactor().text
     return {
-        name: "***" if is_secret_name(name) else clean(str(value))
+        name: kept_text(str(value), redactor, secret=is_secret_name(name))
         for name, value in facts.items()
         if value not in (None, (), "")
     }

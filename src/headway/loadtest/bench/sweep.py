@@ -64,10 +64,11 @@ async def sweep(
     """
     todo = points(grid.profile, options, grid.loads, grid.server)
     template = template_of(url, options.server, options.promise)
-    redact = template.redactor().line
+    redactor = template.redactor()
+    redact = redactor.line
     varied = {axis.name: ",".join(axis.values) for axis in (*grid.loads, *grid.server)}
     await _check_settings(grid, Live(template, Tls(verify=not options.server.insecure, ca_file=options.server.ca)))
-    facts = asked_facts(url, grid.profile, options, {"vary": varied, "command": grid.server_command})
+    facts = asked_facts(url, grid.profile, options, {"vary": varied, "command": grid.server_command}, redactor)
     kept = Folder.usual(Path(USUAL_FOLDER), KIND, facts) if folder is None else Folder(folder, KIND, facts)
     on_folder(kept.path)
     there = sum((kept.path / f"{point.file}.json").exists() for point in todo)

@@ -14,6 +14,11 @@ from headway.loadtest.errors import InvalidPlan
 
 def template_of(url: str, server: ServerOptions, promise: PromiseOptions) -> RequestTemplate:
     """What all requests have in common. Raises `InvalidPlan`."""
+    if not server.stream and (promise.slo_ttft is not None or promise.slo_itl is not None):
+        raise InvalidPlan(
+            "An answer in one piece has no TTFT and no ITL, so nothing can be promised about them (--slo-ttft, "
+            "--slo-itl): leave out --no-stream, or promise --slo-e2e."
+        )
     address, endpoint = parse_url(url)
     headers = dict(_pair(text, "--header") for text in server.header)
     if server.api_key and not any(name.lower() == "authorization" for name in headers):

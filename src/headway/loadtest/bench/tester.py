@@ -15,7 +15,7 @@ import msgspec
 
 from headway.loadtest.bench.delivered import length_remarks
 from headway.loadtest.bench.oom import out_of_memory
-from headway.loadtest.bench.options import Concurrency, Options, Profile, Ramp
+from headway.loadtest.bench.options import Concurrency, Options, Profile, Ramp, Told, load_options
 from headway.loadtest.bench.profiles import Offered, Terms, offer
 from headway.loadtest.bench.rulers import TIMEOUT_S, FileCount, ruler_for
 from headway.loadtest.bench.template import keys_of_tenants, template_of
@@ -25,7 +25,7 @@ from headway.loadtest.client.limits import Limits
 from headway.loadtest.client.request import RequestTemplate
 from headway.loadtest.errors import InvalidPlan, ResultFailed
 from headway.loadtest.record import Record
-from headway.loadtest.redact import Redactor
+from headway.loadtest.redact import Redactor, kept_text
 from headway.loadtest.result import Load, Run, Slo, Target
 from headway.loadtest.runner import run as runner
 from headway.loadtest.runner.interrupts import keeping
@@ -127,7 +127,7 @@ class Tester:
         options = options or self.options
         texts = self._texts(options, new_text_seed(options) if text_seed is None else text_seed)
         settings = {**offered.described.settings, **self._settings(options, texts)}
-        load = msgspec.structs.replace(offered.described, settings=settings)
+        load = msgspec.structs.replace(offered.described, settings=settings, options=self._told(offered, options))
         interval_s = options.client.scrape_interval or None
         plan = Plan(
             template=self.template,
@@ -163,6 +163,12 @@ class Tester:
         """Output is counted again with a tokenizer of ours; the server's own would only cost it time."""
         counts = self.ruler.count if isinstance(self.ruler, Counted) else None
         return counts if isinstance(counts, FileCount) else None
+
+    def _told(self, offered: Offered, options: Options) -> dict[str, Told]:
+        told = offered.described.options | load_options(options.server, options.client)
+        if options.server.extra_body is not None:
+            told["extra_body"] = kept_text(options.server.extra_body, self.template.redactor())
+        return told
 
     def _settings(self, options: Options, texts: Texts) -> dict[str, str]:
         """What shaped the load besides its numbers."""
@@ -218,10 +224,14 @@ class Tester:
         table = tabulate(measured.records)
         slo = Slo(ttft_s=options.promise.slo_ttft, itl_s=options.promise.slo_itl, e2e_s=options.promise.slo_e2e)
         cut_short = measured.interrupted or bool(measured.ended_early) or bool(measured.degraded)
-        load, until_s = _as_far_as_it_came(load, table) if cut_short else (load, None)
-        if isinstance(offered.load, ClosedLoad) and offered.load.at_least and not cut_short:
-            load = _as_long_as_it_took(load, table)
-        load.settings.update(_remarks(table, measured, options))
+        # What was sent all at once ends with its last answer.
+        until_s = measured.ran_out_s if len(table) > (load.concurrency or 0) else None
+        if cut_short:
+            load, came_s = _as_far_as_it_came(load, table)
+            until_s = min(came_s, until_s or came_s)
+        elif isinstance(offered.load, ClosedLoad) and offered.load.at_least and until_s is not None:
+            load = msgspec.structs.replace(load, duration_s=max(load.duration_s or 0.0, until_s))
+            until_s = None
         summary = summarise(
             table,
             load,
@@ -241,6 +251,19 @@ class Tester:
         )
         address = self.template.address
         note(measured.environment, options.noted)
+        verdict = judge(
+            table,
+            summary,
+            client,
+            load,
+            Tolerances(percentile=offered.percentile),
+            interrupted=measured.interrupted or bool(measured.degraded),
+            ended_early=measured.ended_early,
+            client_failed=measured.client_failed,
+        )
+        verdict.remarks += [
+            f"{name[:1].upper()}{name[1:]}: {told}." for name, told in _remarks(table, measured, options).items()
+        ]
         run = Run(
             started_at=measured.started_at,
             # An open loop may be over with its last answer, before the time in which no further request was due is.
@@ -251,16 +274,7 @@ class Tester:
             environment=measured.environment,
             client=client,
             summary=summary,
-            verdict=judge(
-                table,
-                summary,
-                client,
-                load,
-                Tolerances(percentile=offered.percentile),
-                interrupted=measured.interrupted or bool(measured.degraded),
-                ended_early=measured.ended_early,
-                client_failed=measured.client_failed,
-            ),
+            verdict=verdict,
             signals=measured.signals,
             interrupted=measured.interrupted,
             ended_early=measured.ended_early,
@@ -304,15 +318,8 @@ def _as_far_as_it_came(load: Load, table: RecordTable) -> tuple[Load, float]:
     return msgspec.structs.replace(load, warmup_s=warmup_s, cooldown_s=0.0), until_s
 
 
-def _as_long_as_it_took(load: Load, table: RecordTable) -> Load:
-    """Of a closed loop that went on until it had samples enough."""
-    times = table.timings.scheduled_ns
-    until_s = float(times.max()) * S_PER_NS if len(times) else 0.0
-    return msgspec.structs.replace(load, duration_s=max(load.duration_s or 0.0, until_s))
-
-
 def _remarks(table: RecordTable, measured: runner.Measured, options: Options) -> dict[str, str]:
-    """What went otherwise than one would think."""
+    """What went otherwise than one would think, by name."""
     remarks = {}
     if measured.notes:
         remarks["client"] = "; ".join(measured.notes)

@@ -90,7 +90,10 @@ class Exchange:
     def _connected(self, got: Connection | HttpFault) -> None:
         self._task = None
         if isinstance(got, HttpFault):
-            self._end(Fate.CONNECTION, _words_of(got))
+            if isinstance(got.__cause__, TimeoutError):
+                self._end(Fate.TIMEOUT, str(got))
+            else:
+                self._end(Fate.CONNECTION, _words_of(got))
         elif self.ended:
             got.close()
         else:

@@ -34,12 +34,23 @@ _Index = Annotated[int, msgspec.Meta(ge=0, le=0xFFFF)]
 
 class _Details(msgspec.Struct):
     cached_tokens: _Tokens | None = None
+    reasoning_tokens: _Tokens | None = None
 
 
 class _Usage(msgspec.Struct):
     prompt_tokens: _Tokens | None = None
     completion_tokens: _Tokens | None = None
+    total_tokens: Any = None
     prompt_tokens_details: _Details | None = None
+    completion_tokens_details: _Details | None = None
+
+    @property
+    def thoughts(self) -> int:
+        """Reasoning tokens among the completion tokens. Some servers count them beside those: the total tells."""
+        details = self.completion_tokens_details
+        told = 0 if details is None else details.reasoning_tokens or 0
+        beside = (self.prompt_tokens or 0) + (self.completion_tokens or 0) + told
+        return 0 if self.total_tokens == beside else told
 
 
 class _Delta(msgspec.Struct):
@@ -108,6 +119,7 @@ class Reading:
         "_record",
         "_running_usage",
         "_texts",
+        "_thoughts",
         "_usage",
         "_usages",
         "done",
@@ -134,6 +146,7 @@ class Reading:
         self._usages = 0  # chunks that carried one
         self._usage: _Usage | None = None  # that came alone: of the whole answer
         self._texts: list[str] | None = [] if keep_text else None
+        self._thoughts = False  # some were shown
         self.done = False
         self.failed = False
         self.error = ""  # why it failed, or a note about what is merely odd
@@ -196,7 +209,7 @@ class Reading:
             self.heard_ns = now_ns
             return
         try:
-            chunk, odd = _decode(data)
+            chunk = _decode_chunk(data)
         except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
             readable = data.decode("utf-8", "replace")  # as the standard reads a stream; often it was whole already
             try:
@@ -204,7 +217,7 @@ class Reading:
             except (msgspec.DecodeError, RecursionError) as error:
                 self.fail(f"an event is not a completion chunk ({error}): {readable}")  # masked whole, and cut then
                 return
-        self.note = self.note or odd
+            self.note = self.note or odd
         if chunk.error is not None or chunk.object == "error":
             self.fail(f"error event: {error_text(data)}")
             return
@@ -234,6 +247,8 @@ class Reading:
             elif delta is not None and (delta.reasoning_content or delta.reasoning):
                 words, thought = _words_of(delta)
             if words:
+                if thought:
+                    self._thoughts = True
                 self._visible(index, now_ns, count, thought)
                 if self._texts is not None:
                     self._texts.append(words)
@@ -272,18 +287,21 @@ class Reading:
         total = None if usage is None else usage.completion_tokens
         if self._usage is None and self._usages > 1 and len(self._last_ns) > 1:
             total = None  # what came with the last chunk may be one choice's
-        self.share_out(total, CountedBy.USAGE)
+        self.share_out(total, CountedBy.USAGE, 0 if usage is None or self._thoughts else usage.thoughts)
 
-    def share_out(self, total: int | None, counted: CountedBy) -> None:
-        """Give every visible chunk its tokens. `total` is of all choices; None is not known."""
+    def share_out(self, total: int | None, counted: CountedBy, hidden: int = 0) -> None:
+        """Give every visible chunk its tokens. `total` is of all choices; None is not known. `hidden`: of these."""
         record = self._record
         stopped = sum(reason == "stop" for reason in self._finish_reasons.values())
-        shared = shares(self._owners, self._counts, total or None, stopped)  # 0 beside visible text says nothing
+        total = total or None  # 0 beside visible text says nothing
+        shared = shares(self._owners, self._counts, total, stopped, hidden)
         if max(shared.tokens, default=0) > MAX_GAP_TOKENS:
             self.note = self.note or f"{shared.total:,} tokens in {len(shared.tokens):,} chunks are not believed"
             shared = Shares(CountedBy.CHUNKS, len(shared.tokens), [1] * len(shared.tokens))
         record.counted = counted if shared.counted is CountedBy.USAGE else shared.counted
         record.output_tokens = shared.total
+        record.hidden_tokens = 0 if shared.counted is CountedBy.CHUNKS else min(hidden, shared.total)
+        record.choices = max(len(self._last_ns), 1)
         record.first_tokens = 0
         gap_tokens = array("H")
         seen: set[int] = set()
@@ -348,6 +366,8 @@ def read_whole(record: Record, body: bytes) -> tuple[str, str]:
     note_input(record, answer.usage)
     if answer.usage is not None and answer.usage.completion_tokens is not None:
         record.output_tokens, record.counted = answer.usage.completion_tokens, CountedBy.USAGE
+        if not any(choice.message is not None and _words_of(choice.message)[1] for choice in answer.choices):
+            record.hidden_tokens = min(answer.usage.thoughts, record.output_tokens)
     reasons = [str(choice.finish_reason) for choice in answer.choices if choice.finish_reason]
     record.finish_reason = ",".join(dict.fromkeys(reasons))
     if broken := broken_off(reasons):

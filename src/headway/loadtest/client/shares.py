@@ -17,17 +17,35 @@ class Shares:
     tokens: list[int]
 
 
-def shares(owners: Sequence[int], counts: Sequence[int], total: int | None, stopped: int) -> Shares:
+def shares(owners: Sequence[int], counts: Sequence[int], total: int | None, stopped: int, hidden: int = 0) -> Shares:
     """`owners`: the choice of each chunk; `counts`: the running count it carried, -1 if none; `total`: of the answer,
-    None if not told; `stopped`: how many choices ended by an end token, which is counted and never seen.
+    None if not told; `stopped`: how many choices ended by an end token, which is counted and never seen; `hidden`: how
+    many tokens of the total were never seen because they were thoughts, which come before all else.
     """
     running = _running(owners, counts, total) if owners and min(counts) >= 0 else None
     if running is not None:
-        return Shares(CountedBy.USAGE_BY_CHUNK, sum(running) if total is None else total, running)
-    if total is None:
+        total = sum(running) if total is None else total
+        return Shares(CountedBy.USAGE_BY_CHUNK, total, _without(hidden, owners, running))
+    if total is None or (owners and total <= hidden):
         return Shares(CountedBy.CHUNKS, len(owners), [1] * len(owners))
-    seen = total - stopped if 0 < total - len(owners) <= stopped else total
+    shown = total - hidden
+    seen = shown - stopped if 0 < shown - len(owners) <= stopped else shown
     return Shares(CountedBy.USAGE, total, evenly(seen, len(owners)))
+
+
+def _without(hidden: int, owners: Sequence[int], tokens: list[int]) -> list[int]:
+    """Hidden tokens were counted with the first chunk of their choice."""
+    if not hidden:
+        return tokens
+    left = list(tokens)
+    begun: set[int] = set()
+    for place, owner in enumerate(owners):
+        if owner not in begun:
+            begun.add(owner)
+            taken = min(hidden, max(left[place] - 1, 0))
+            left[place] -= taken
+            hidden -= taken
+    return left
 
 
 def evenly(total: int, chunks: int) -> list[int]:

@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from headway.loadtest.report.columns import Columns, batches
-from headway.metrics.latency import Floats, chunk_times_ns, token_gaps
+from headway.metrics.latency import Floats, Samples, chunk_times_ns, token_gaps
 
 MOST_BINS = 150
 NICE = (1, 2, 5)
@@ -68,6 +68,15 @@ class TokenTimes:
     by_time: Floats  # gaps: (time bin, class)
     measured: Floats  # gaps by class, of the requests in the window
     known: bool  # False: the records come from a file that does not keep single gaps
+
+    def samples(self, open_s: Floats) -> Samples:
+        """The measured gaps, and how long those had been open in which a stream was given up."""
+        there = np.flatnonzero(self.measured)
+        return Samples(
+            np.concatenate((class_middle_s(there), np.full(len(open_s), np.inf))),
+            np.concatenate((self.measured[there], np.ones(len(open_s)))).astype(np.int64),
+            np.concatenate((np.full(len(there), np.nan), open_s)),
+        )
 
     def quantiles(self, ratio: float) -> Floats:
         """Of the gaps that ended in each time bin; nan where none did."""

@@ -138,6 +138,8 @@ COLUMNS: tuple[_Column, ...] = (
     _text("server_timing", "the response's Server-Timing header"),
     _text("error", "the server's or the system's words"),
     _number("replaced", "times it was sent again because the kept connection it went over turned out to be closed"),
+    _number("hidden_tokens", "of the output tokens: reasoning that was counted and never shown"),
+    _number("choices", "choices that showed something"),
     # A column and no line of its own: whatever reads a CSV reads it, older ones of ours too.
     _Column(RUN, "id of the run, as in the JSON beside it", lambda *_: ""),
 )

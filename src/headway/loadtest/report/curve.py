@@ -10,7 +10,7 @@ from statistics import fmean
 
 import numpy as np
 
-from headway.loadtest.probe import LoadAnswer, Probe, Requirements, opinion
+from headway.loadtest.probe import LoadAnswer, Probe, Requirements, opinion, unseen
 from headway.loadtest.report.palette import paint
 from headway.loadtest.report.plot import Figure, PlotTrace, Row, latency_axis, line, marker_line, points, safe, stack
 from headway.loadtest.report.tables import Cell, Table, gauge_text, percentile, promises
@@ -147,6 +147,8 @@ def stable_headline(found: Stable, run: Run, wanted: Requirements) -> tuple[str,
     evidence = [
         f"A load holds when {percent(wanted.good_ratio)} of all requests keep {promises(run.slo) or 'every promise'}."
     ]
+    if untold := unseen(found.probes):
+        evidence.append(untold)
     if found.load is None and found.bound == "client":
         return "warn", "No load could be tried", _sentence(found.reason), [*evidence, NOT_THE_SERVERS["client"]]
     if found.load is None and not found.converged:

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 
 import numpy as np
 from numpy.typing import NDArray
 
 from headway.loadtest.knee import describe
-from headway.loadtest.report.bins import SAMPLE_RULE, TimeBins, TokenTimes, class_quantiles, fair_sample, time_bins
+from headway.loadtest.report.bins import SAMPLE_RULE, TimeBins, TokenTimes, fair_sample, time_bins
 from headway.loadtest.report.columns import Columns
 from headway.loadtest.report.palette import SERIES
 from headway.loadtest.report.plot import (
@@ -30,7 +30,9 @@ from headway.loadtest.report.plot import (
 from headway.loadtest.report.timeline import RATE_HOVER, in_flight, limit
 from headway.loadtest.report.wording import count, duration, limit_text, significant
 from headway.loadtest.result import Distribution, Run
+from headway.metrics import latency
 from headway.metrics.latency import Floats
+from headway.metrics.percentiles import quantiles
 
 MOST_POINTS = 4_000
 TAIL_POINTS = 240
@@ -44,11 +46,12 @@ TICKS = {"50": 0.5, "90": 0.9, "99": 0.99, "99.9": 0.999, "99.99": 0.9999, "99.9
 
 def tail(run: Run, seen: Columns, tokens: TokenTimes) -> Figure:
     """Latency at every percentile, on an axis that gives each further nine the same room."""
-    ttft_s, e2e_s = (_known(of[seen.measured]) for of in (seen.ttft_s, seen.e2e_s))
+    due = seen.table.timings.due_within(run.summary.window_s)
+    waited_s, open_s = latency.waited_s(due), latency.open_gaps_s(due)
     traces = [
-        *_tail(run, "ttft", len(ttft_s), lambda ratios: np.quantile(ttft_s, ratios)),
-        *_tail(run, "itl", int(tokens.measured.sum()), lambda ratios: class_quantiles(tokens.measured, ratios)),
-        *_tail(run, "e2e", len(e2e_s), lambda ratios: np.quantile(e2e_s, ratios)),
+        *_tail(run, "ttft", latency.Samples(latency.ttft_s(due), None, waited_s)),
+        *_tail(run, "itl", tokens.samples(open_s[open_s > 0])),
+        *_tail(run, "e2e", latency.Samples(latency.e2e_s(due), None, waited_s)),
     ]
     limits = {"ttft": run.slo.ttft_s, "itl": run.slo.itl_s, "e2e": run.slo.e2e_s}
     lines = [
@@ -58,24 +61,29 @@ def tail(run: Run, seen: Columns, tokens: TokenTimes) -> Figure:
     axis = latency_axis(heights, [value for value, _, _ in lines], most_ticks=12)
     caption = (
         "Of the requests that were due in the measured window; ITL of all gaps between their tokens. Dotted: the run "
-        "has too few samples there for a figure that would hold up."
+        "has too few samples there for a figure that would hold up. Where a line ends early, the rest was given up."
     )
     x_axis = {"tickvals": [nines(ratio) for ratio in TICKS.values()], "ticktext": [f"p{key}" for key in TICKS]}
     row = Row("Latency up to this percentile", traces, axis, lines, height_px=330)
     return stack("tail", "How the tail grows", caption, [row], x_axis | {"tickangle": 0}, hovermode="closest")
 
 
-def _tail(run: Run, key: str, samples: int, quantiles: Callable[[Floats], Floats]) -> Iterator[PlotTrace]:
+def _tail(run: Run, key: str, samples: latency.Samples) -> Iterator[PlotTrace]:
     """A curve, solid where the summary trusts the percentile and dotted beyond."""
-    if not samples:
+    seconds, weights, at_least = samples
+    there = ~np.isnan(seconds)
+    count = int(there.sum() if weights is None else weights[there].sum())
+    if not np.isfinite(seconds).any():
         return
-    name, last = key.upper(), nines(1 - 1 / samples) if samples > 1 else 0.0
+    name, last = key.upper(), nines(1 - 1 / count) if count > 1 else 0.0
     backed = min(last, _backed(run.summary.overall.distributions.get(key)))
     for start, end, dash in ((0.0, backed, "solid"), (backed, last, "dot")):
         if end > start:
             x = np.linspace(start, end, TAIL_POINTS)
             label, is_named = (name, True) if dash == "solid" else (f"{name}, n too small", backed == 0)
-            drawn = line(x, quantiles(1 - 10**-x), label, key, dash=dash, legendgroup=name, showlegend=is_named)
+            y = quantiles(seconds, 1 - 10**-x, weights, at_least)
+            y[np.isinf(y)] = np.nan
+            drawn = line(x, y, label, key, dash=dash, legendgroup=name, showlegend=is_named)
             drawn["customdata"] = [f"p{significant(100 * (1 - 10**-at), 5)}" for at in x]
             yield drawn | {"hovertemplate": "%{y:.3s}s at %{customdata}"}
 
@@ -91,10 +99,6 @@ def _backed(found: Distribution | None) -> float:
         float(key) for key, interval in (found.percentiles if found else {}).items() if interval.value is not None
     ]
     return nines(max(trusted) / 100) if trusted else 0.0
-
-
-def _known(values: Floats) -> Floats:
-    return np.sort(values[np.isfinite(values)])
 
 
 # -- what the prompt's length does -----------------------------------------------------------------------------------

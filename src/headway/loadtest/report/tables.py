@@ -197,13 +197,17 @@ def goodput(run: Run) -> Table | None:
     ratio = overall.good_ratio
     between = f" (95%: {percent(ratio.low)}–{percent(ratio.high)})" if ratio.low is not None else ""
     each = (f"{name.upper()} {percent(ratio)}" for name, ratio in overall.slo_ratios.items())
+    judged = overall.requests - overall.undecided_requests
     rows = {
         "Promised": said,
         "Kept, each": ", ".join(each),
-        "Kept, all": f"{percent(ratio.value)} of all {count(overall.requests, 'request')}{between}",
+        "Kept, all": f"{percent(ratio.value)} of all {count(judged, 'request')}{between}",
         "Goodput": per_second(overall.goodput, "req"),
     }
-    return facts("Promise (SLO)", rows, "A request is good when it met every limit; refused and failed ones are not.")
+    note = "A request is good when it met every limit; refused and failed ones are not."
+    if left := overall.undecided_requests:
+        note += f" {count(left, 'request')} not counted: cancelled while every limit could still be met."
+    return facts("Promise (SLO)", rows, note)
 
 
 # -- what went wrong -------------------------------------------------------------------------------------------------
@@ -345,20 +349,6 @@ def rivals(run: Run, tool: str) -> Table | None:
     return Table(f"As {tool} defines them", ("its name", "value"), rows)
 
 
-# Settings that are no choice of the user's but what came of them: a reader should not have to look for these.
-REMARKS = (
-    "stopped",
-    "out of memory",
-    "kept connections",
-    "retries",
-    "prompt lengths",
-    "output lengths",
-    "input found in the server's cache",
-    "client",
-    "server",
-)
-
-
 def notes(run: Run) -> tuple[str, ...]:
     """What a reader has to know about how tokens were counted."""
     return tuple(_notes(run))
@@ -374,8 +364,7 @@ def _notes(run: Run) -> Iterator[str]:
             f"In {count(run.summary.count_mismatches, 'request')} the server's usage and this client's tokenizer differ"
             " by more than the tolerance."
         )
-    for name in REMARKS:
-        if told := run.load.settings.get(name):
-            yield f"{name[:1].upper()}{name[1:]}: {told}."
+    if told := run.load.settings.get("server"):
+        yield f"Server: {told}."
     if not run.signals.source:
         yield "The server exported no signals that could be read, so its queue and KV cache are not shown."

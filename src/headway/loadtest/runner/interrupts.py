@@ -18,17 +18,23 @@ from types import FrameType
 from typing import Any
 
 SIGNALS = (signal.SIGINT, signal.SIGTERM)
-PATIENCE_S = 3.0  # who still asks for the end so long after he was told that the report is being written means it
+STOPS = 2  # that a load knows: offer no more, wait for nothing
+# Who still asks for the end so long after that, or after he was told that the report is being written, means it.
+PATIENCE_S = 3.0
 
 
 class Interrupts:
-    """Where a signal goes: to the load while it lasts; once it was measured nowhere; before, to whoever had it."""
+    """Where a signal goes: to the load while it lasts; once it was measured nowhere; before, to whoever had it. There
+    it also goes when what it was to end goes on.
+    """
 
     def __init__(self, tell: Callable[[], None] | None = None) -> None:
         self._tell = tell
         self._earlier: dict[int, Any] = {}
         self._loop: asyncio.AbstractEventLoop | None = None
         self._stop: Callable[[], None] | None = None  # of the load that is under way
+        self._stops = 0  # that it was told
+        self._stopped_s = 0.0  # the last time
         self._measured = False
         self._absorbed_s: float | None = None  # when the first came that was kept from whoever had it
 
@@ -40,7 +46,7 @@ class Interrupts:
     @contextlib.contextmanager
     def ending(self, stop: Callable[[], None]) -> Iterator[None]:
         """While it is open, signals call `stop` on the running event loop. After it there is something to lose."""
-        self._loop, self._stop = asyncio.get_running_loop(), stop
+        self._loop, self._stop, self._stops = asyncio.get_running_loop(), stop, 0
         try:
             yield
             self._measured = True
@@ -63,8 +69,12 @@ class Interrupts:
             signal.signal(number, handler)
 
     def _on_signal(self, number: int, frame: FrameType | None) -> None:
-        if self._stop is not None and self._loop is not None:
+        if self._stop is not None and self._loop is not None and self._stops < STOPS:
+            self._stops, self._stopped_s = self._stops + 1, monotonic()
             self._loop.call_soon_threadsafe(self._stop)
+        elif self._stop is not None:
+            if monotonic() - self._stopped_s >= PATIENCE_S:
+                self._pass_on(number, frame)
         elif not self._measured:
             self._pass_on(number, frame)
         elif self._absorbed_s is None:

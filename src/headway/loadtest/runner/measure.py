@@ -36,6 +36,7 @@ from headway.wire.http_pool import Pool, Server
 CHECK_S = 0.25
 SWITCH_INTERVAL_S = 0.0005  # so long another thread may keep the loop waiting
 MIN_FAILURES = 5  # that a run is ended early for
+LONGER = 2  # times the longest success: so long may nothing succeed
 
 
 @dataclass(slots=True)
@@ -43,6 +44,8 @@ class Part:
     """What one process measured."""
 
     records: list[Record]
+    # Of a closed loop: when it had sent its share of the requests, and its slots fell empty; -1: they did not.
+    ran_out_ns: int = -1
     # CPU seconds per second from the first request due to the last one's end, or while requests were offered:
     # whichever is more.
     cpu_ratio: float = 0.0
@@ -63,8 +66,16 @@ class Measurement:
         self._plan = plan
         self._share = share
         self._of = of
-        self._tally = Tally(slo_ttft_s=plan.template.slo_ttft_s, slo_e2e_s=plan.slo_e2e_s)
-        self._records: list[Record] = []
+        self._tally = Tally(
+            slo_ttft_s=plan.template.slo_ttft_s,
+            slo_itl_s=plan.template.slo_itl_s if plan.stop_when_degraded else None,  # it takes some time
+            slo_e2e_s=plan.slo_e2e_s,
+        )
+        self._ended_records: list[Record] = []  # and not taken yet
+        self._counted_again: list[Record] = []  # taken when the marker is done
+        self._marker: Record | None = None
+        self._last_index = -1
+        self._last_ns = -1  # when the last was due or sent
         self._sockets: StampedSockets | None = None
         self._stops = 0  # 1: offer no more, 2: wait for nothing
         self._offered = asyncio.Event()
@@ -97,6 +108,7 @@ class Measurement:
             lambda item, index: writer(item, plan.prompts(item, index)),
             share=self._share,
             of=self._of,
+            slots=None if isinstance(load, OpenLoad) else load.concurrency,
             least=None if isinstance(load, OpenLoad) else 2 * self._slots(load),
         )
         await asyncio.to_thread(self._prefetch.warm)
@@ -119,16 +131,16 @@ class Measurement:
             concurrency=self._slots(load),
             think_s=load.think_s,
             duration_s=load.duration_s,
-            at_least=-(-load.at_least // self._of),
+            at_least=-(-load.at_least * self._slots(load) // load.concurrency),
             most_s=load.most_s,
         )
 
     async def run(self, zero_ns: int) -> Part:
-        """Offer the load from `zero_ns` on, wait for what is under way, and tell all."""
+        """Offer the load from `zero_ns` on, wait for what is under way, and tell all that was not taken before."""
         assert self._client is not None and self._pace is not None and self._prefetch is not None, "prepare first"  # noqa: PT018 - one precondition
         loop = asyncio.get_running_loop()
         self._client.zero_ns = zero_ns
-        part = Part(self._records)
+        part = Part([])
         lag = LoopLag(loop, zero_ns)
         check = loop.create_task(self._check())
         try:
@@ -140,6 +152,7 @@ class Measurement:
                 cpu_s = time.process_time()
                 await self._offered.wait()
                 part.cpu_ratio = (time.process_time() - cpu_s) / _since_s(zero_ns)
+                part.ran_out_ns = self._ran_out_ns()
                 await self._drain()
                 part.cpu_ratio = max(part.cpu_ratio, (time.process_time() - cpu_s) / _since_s(zero_ns))
                 part.loop_lag_ns = lag.close()
@@ -149,6 +162,7 @@ class Measurement:
             await self._close()
         if self._defect is not None:
             raise ClientFailed(f"The load tester failed: {self._defect!r}. This is a defect of it.") from self._defect
+        part.records = self._counted_again + self._ended_records
         part.connections = self._client.pool.opened
         assert self._sockets is not None
         part.reads, part.stamped = self._sockets.time.reads, self._sockets.time.stamped
@@ -167,22 +181,45 @@ class Measurement:
         assert client is not None, "prepare first"
         return self._tally.tick(len(client.in_flight), client.tokens_in_flight(), offering=not self._offered.is_set())
 
+    def take(self) -> list[Record]:
+        """Records that nothing is added to any more, each once: whoever takes them keeps them."""
+        assert self._client is not None, "prepare first"
+        taken, recount = self._ended_records, self._client.recount
+        if recount is not None:  # a thread adds to them, in order: they are done when a marker behind them is
+            if self._marker is not None and self._marker.recounted_tokens < 0 and not recount.failure:
+                return []
+            taken, self._counted_again = self._counted_again, taken
+            self._marker = Record(-1, "", "", 0, 0, 0)
+            recount.put(self._marker, None, "")
+        self._ended_records = []
+        return taken
+
     # -- while it runs -------------------------------------------------------------------------------------------------
 
     def _send(self, due: Due, scheduled_ns: int) -> None:
         assert self._client is not None
         item = due.item
         record = Record(due.index, item.kind, item.tenant, item.input_tokens, item.output_tokens, scheduled_ns)
-        self._records.append(record)
         self._tally.sent += 1
+        self._last_index = due.index
         self._client.send(record, due.request, self._ended)
+        self._last_ns = max(self._last_ns, scheduled_ns, record.sent_ns)
 
     def _ended(self, record: Record, free_ns: int) -> None:
         assert self._client is not None and self._pace is not None  # noqa: PT018 - for the type checker
         self._tally.count(record)
+        self._ended_records.append(record)
         self._pace.ended(record, free_ns)
         if self._offered.is_set() and not self._client.in_flight:
             self._news.set()
+
+    def _ran_out_ns(self) -> int:
+        """A closed loop that lasts for a number of requests ends for a process when it has sent its own."""
+        load, prefetch = self._plan.load, self._prefetch
+        assert prefetch is not None
+        if isinstance(load, OpenLoad) or self._stops or self._ended_early:
+            return -1
+        return self._last_ns if prefetch.exhausted or load.at_least else -1
 
     async def _drain(self) -> None:
         assert self._client is not None
@@ -200,19 +237,30 @@ class Measurement:
 
     async def _check(self) -> None:
         """End a run in which nothing succeeds any more."""
-        assert self._client is not None and self._prefetch is not None  # noqa: PT018 - for the type checker
-        give_up_ns = int(self._plan.limits.give_up_s * NS_PER_S)
+        assert self._prefetch is not None
         while True:
             await asyncio.sleep(CHECK_S)
             tally = self._tally
-            alive_ns = max(tally.last_success_ns, self._client.last_token_ns())
-            if tally.failed_in_a_row >= MIN_FAILURES and self._client.now_ns() - alive_ns > give_up_ns:
+            if tally.failed_in_a_row >= MIN_FAILURES and self._silent_ns() > (patience_ns := self._patience_ns()):
                 self._end_early(
-                    f"nothing succeeded for {self._plan.limits.give_up_s:g} s: {tally.failed_in_a_row} requests "
+                    f"nothing succeeded for {patience_ns / NS_PER_S:.3g} s: {tally.failed_in_a_row} requests "
                     f"failed in a row, the last with «{tally.last_error}»"
                 )
             elif self._prefetch.failure is not None and self._offered.is_set():
                 self._end_early(f"no further request could be made: {self._prefetch.failure}")
+
+    def _silent_ns(self) -> int:
+        """Since anything succeeded, or said a token."""
+        assert self._client is not None
+        return self._client.now_ns() - max(self._tally.last_success_ns, self._client.last_token_ns())
+
+    def _patience_ns(self) -> int:
+        """A server whose answers take a minute is not dead after twenty seconds: nor while it is at its first ones."""
+        assert self._client is not None
+        longest_ns = self._tally.longest_ns
+        if not self._tally.ok and (oldest := next(iter(self._client.in_flight), None)) is not None:
+            longest_ns = self._client.now_ns() - oldest.record.sent_ns
+        return max(int(self._plan.limits.give_up_s * NS_PER_S), LONGER * longest_ns)
 
     def _end_early(self, why: str) -> None:
         if not self._ended_early:
@@ -245,7 +293,7 @@ class Measurement:
             self._ended_early = f"no further request could be made: {failure}"
         part.client_failed = failure is not None
         off_by: Mapping[int, int] = getattr(self._plan.prompts, "off_by", {})
-        part.off_lengths = [off_by[record.index] for record in self._records if record.index in off_by]
+        part.off_lengths = [off for index, off in off_by.items() if index <= self._last_index]
         part.ended_early = self._client.redact(self._ended_early) if self._ended_early else ""
         if self._client.recount is not None and self._client.recount.failure:
             part.notes.append(self._client.recount.failure)

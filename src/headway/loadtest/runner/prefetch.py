@@ -51,16 +51,27 @@ def untimed(items: Iterable[Item], limit: int | None) -> Iterator[Arrival]:
 
 
 class Prefetch:
-    """A store that its thread fills and the event loop empties. `share` of `of` processes takes every `of`-th index.
+    """A store that its thread fills and the event loop empties.
+
+    `share` of `of` processes takes every `of`-th index. With `slots`, those of a closed loop, each index has a slot,
+    and it takes those of every `of`-th slot: a process with twice the slots gets through twice the requests.
 
     `least`: of a load whose times are not known, how many are sent at once. The store then holds those and what can be
     made in a second, not all that there is room for.
     """
 
     def __init__(
-        self, arrivals: Iterator[Arrival], make: Make, *, share: int = 0, of: int = 1, least: int | None = None
+        self,
+        arrivals: Iterator[Arrival],
+        make: Make,
+        *,
+        share: int = 0,
+        of: int = 1,
+        slots: int | None = None,
+        least: int | None = None,
     ) -> None:
-        self._arrivals = itertools.islice(enumerate(arrivals), share, None, of)
+        turn = slots or of
+        self._arrivals = (pair for pair in enumerate(arrivals) if pair[0] % turn % of == share)
         self._make = make
         self._store: deque[Due] = deque()
         self._bytes_in = self._bytes_out = 0  # each is written by one thread only

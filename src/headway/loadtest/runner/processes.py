@@ -1,8 +1,9 @@
-"""A load made by several processes: index modulo their number says whose each request is, one clock when it is due.
+"""A load made by several processes: its index says whose each request is (see `Prefetch`), one clock when it is due.
 
 The parent makes no load. It tells every process when to start, hears how it goes, and puts the records together.
 Messages are pickled tuples over pipes: to a process ("start", zero_ns), ("stop",) and ("quit",); from it ("ready",),
-("tick", Tick), ("part", Part without records), ("records", packed), ("end",) or ("failed", kind, message).
+("tick", Tick), ("records", packed), ("part", Part without records), ("end",) or ("failed", kind, message). Records
+come as requests end, so that a process that dies, or is left because it does not answer, takes few of them along.
 """
 
 from __future__ import annotations
@@ -15,10 +16,13 @@ import pickle
 import signal
 import sys
 import threading
+from collections import deque
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from multiprocessing import resource_tracker
 from multiprocessing.connection import Connection
 from multiprocessing.process import BaseProcess
+from time import monotonic
 from typing import Any
 
 from headway.loadtest import errors
@@ -30,8 +34,8 @@ from headway.loadtest.runner.plan import ClosedLoad, Plan
 from headway.loadtest.runner.progress import Tick
 
 PREPARE_S = 120.0
-RECORDS_AT_ONCE = 5000
-END_S = 5.0
+RECORDS_AT_ONCE = 500  # in one message: some 10 ms of packing
+END_S = 5.0  # so long a process may take to end
 
 # A terminal or a supervisor sends these to the parent and its processes alike.
 _OF_THE_GROUP = (signal.SIGINT, signal.SIGTERM)
@@ -54,6 +58,8 @@ class Processes:
                 "give functions of a module instead of generators and lambdas, or make the load in this process."
             ) from None
         self.number = number
+        self._stops = 0
+        self._leaving: asyncio.TimerHandle | None = None
         self._children = [_Child(pickled, share, number) for share in range(number)]
 
     async def prepare(self) -> None:
@@ -61,19 +67,33 @@ class Processes:
         await asyncio.gather(*(child.expect("ready", PREPARE_S) for child in self._children))
 
     async def run(self, zero_ns: int, note_tick: NoteTick) -> list[Part]:
-        """A process that dies loses its records, which its part says."""
+        """A process that dies loses what had not ended of its requests, which its part says."""
         for child in self._children:
             child.tell("start", zero_ns)
         return await asyncio.gather(*(child.part(note_tick) for child in self._children))
 
     def stop(self) -> None:
-        """A process that is not listening yet hears of it when it does."""
+        """A process that is not listening yet hears of it when it does. One that does not end after the second time is
+        left: it may be stopped, or stuck.
+        """
+        self._stops += 1
         for child in self._children:
             child.tell("stop")
+        if self._stops == 2:
+            self._leaving = asyncio.get_running_loop().call_later(END_S, self._leave)
+
+    def _leave(self) -> None:
+        for child in self._children:
+            child.leave()
 
     def close(self) -> None:
+        if self._leaving is not None:
+            self._leaving.cancel()
         for child in self._children:
-            child.close()
+            child.tell("quit")
+        until_s = monotonic() + END_S
+        for child in self._children:
+            child.close(until_s)
 
 
 class _Child:
@@ -93,6 +113,7 @@ class _Child:
         finally:
             _mask(signal.SIG_UNBLOCK)
         end.close()
+        self._ended = self._left = False  # it has told all; it was not waited for
         self._heard: asyncio.Queue[tuple[Any, ...]] = asyncio.Queue()
         self._thread = _listen(self._pipe, asyncio.get_running_loop(), self._heard.put_nowait)
 
@@ -107,29 +128,46 @@ class _Child:
             raise ClientFailed(f"Client process {self._share} was not ready within {limit_s:g} s.") from None
         if message[0] == "failed":
             raise _error(message)
+        if self._left:
+            raise ClientFailed(f"Client process {self._share} was not ready yet when the run was interrupted.")
         if message[0] == "gone":
             raise ClientFailed(f"Client process {self._share} ended before it began{self._exit_words()}.")
         assert message[0] == kind, message
         return message
 
     async def part(self, note_tick: NoteTick) -> Part:
-        part = Part([])
+        part, packed, tick = Part([]), deque[bytes](), Tick()  # unpacking would cost CPU while the load is made
         while True:
             kind, *rest = await self._heard.get()
             if kind == "tick":
-                note_tick(self._share, rest[0])
+                tick = rest[0]
+                note_tick(self._share, tick)
+            elif kind == "records":
+                packed.append(rest[0])
             elif kind == "part":
                 part = rest[0]
-            elif kind == "records":
-                part.records += unpack(rest[0])
-            elif kind == "end":
-                return part
             elif kind == "failed":
                 raise _error((kind, *rest))
-            else:
-                part.client_failed = True
-                part.ended_early = f"client process {self._share} died{self._exit_words()}; its records are lost"
+            else:  # "end" or "gone"
+                self._ended = True
+                while packed:
+                    part.records += unpack(packed.popleft())
+                if kind != "end":
+                    part.client_failed = True
+                    part.ended_early = self._lost(tick.sent - len(part.records))
                 return part
+
+    def _lost(self, lost: int) -> str:
+        """In words. `lost`: of the requests that it told of."""
+        how = "did not end when it was told to" if self._left else f"died{self._exit_words()}"
+        number = f" (at least {lost:,})" if lost > 0 else ""
+        return f"client process {self._share} {how}: what had not ended of its requests is lost{number}"
+
+    def leave(self) -> None:
+        """End it unless it has told all."""
+        if not self._ended and self._process.is_alive():
+            self._left = True
+            self._process.kill()
 
     def _exit_words(self) -> str:
         self._process.join(1.0)
@@ -138,9 +176,9 @@ class _Child:
             return ""
         return f" by signal {-code}" if code < 0 else f" with exit status {code}"
 
-    def close(self) -> None:
-        self.tell("quit")
-        self._process.join(END_S)
+    def close(self, until_s: float) -> None:
+        """Until then it may end by itself."""
+        self._process.join(max(0.0, until_s - monotonic()))
         if self._process.is_alive():
             self._process.kill()
             self._process.join()
@@ -218,6 +256,8 @@ class _Served:
     def __init__(self, pipe: Connection, plan: Plan, share: int, of: int) -> None:
         self._pipe = pipe
         self._measurement = Measurement(plan, share=share, of=of)
+        # One thread packs and sends: neither that nor a parent that does not listen holds up the load.
+        self._telling = ThreadPoolExecutor(1, "headway-tell")
         self._start: asyncio.Future[int] | None = None
 
     async def serve(self) -> None:
@@ -232,8 +272,11 @@ class _Served:
             part = await self._measurement.run(zero_ns)
         finally:
             ticks.cancel()
-        self._pipe.send(("tick", self._measurement.tick()))
-        self._send(part)
+            self._telling.shutdown()  # what it was given is sent
+        records, part.records = part.records, []
+        self._send(self._measurement.tick(), records)
+        self._pipe.send(("part", part))
+        self._pipe.send(("end",))
 
     def _hear(self, message: tuple[Any, ...]) -> None:
         kind, *rest = message
@@ -247,13 +290,12 @@ class _Served:
     async def _tick(self) -> None:
         while True:
             await asyncio.sleep(CHECK_S)
-            self._pipe.send(("tick", self._measurement.tick()))
+            tick, records = self._measurement.tick(), self._measurement.take()
+            sent = asyncio.get_running_loop().run_in_executor(self._telling, self._send, tick, records)
+            await asyncio.shield(sent)  # nobody else has them
 
-    def _send(self, part: Part) -> None:
-        """Piece by piece: neither end holds all records twice."""
-        records: list[Record] = part.records
-        part.records = []
-        self._pipe.send(("part", part))
+    def _send(self, tick: Tick, records: list[Record]) -> None:
+        """How it goes, and what has ended since, piece by piece."""
+        self._pipe.send(("tick", tick))
         for at in range(0, len(records), RECORDS_AT_ONCE):
             self._pipe.send(("records", pack(records[at : at + RECORDS_AT_ONCE])))
-        self._pipe.send(("end",))

@@ -12,10 +12,11 @@ import numpy as np
 from headway.loadtest.client.limits import NS_PER_S
 from headway.loadtest.record import Fate, Record
 from headway.loadtest.runner.degraded import Counts
+from headway.loadtest.table import tabulate
+from headway.metrics.goodput import promises_met
 
 RECENT_S = 5.0
 FEW = 100
-_FAILED = (Fate.TIMEOUT, Fate.REFUSED, Fate.SERVER_ERROR, Fate.TOO_LONG, Fate.CONNECTION)
 
 
 class Tick(msgspec.Struct, array_like=True):
@@ -34,15 +35,19 @@ class Tick(msgspec.Struct, array_like=True):
 
 
 class Tally:
-    """Fed with every record that ended. One that takes longer than it was promised is late."""
+    """Fed with every record that ended. One that breaks a promise is late, as the figures judge it."""
 
-    def __init__(self, *, slo_ttft_s: float | None = None, slo_e2e_s: float | None = None) -> None:
+    def __init__(
+        self, *, slo_ttft_s: float | None = None, slo_itl_s: float | None = None, slo_e2e_s: float | None = None
+    ) -> None:
         self._limits_s = (slo_ttft_s or float("inf"), slo_e2e_s or float("inf"))
+        self._itl_s = slo_itl_s
         self.late = 0
         self.sent = self.ok = self.limited = self.failed = self.output_tokens = 0
         self.failed_in_a_row = 0  # since the last success; refusals that say when to come again are neither
         self.last_error = ""
         self.last_success_ns = 0
+        self.longest_ns = 0  # that a success took
         self._ttft_s: list[float] = []
 
     def count(self, record: Record) -> None:
@@ -53,17 +58,28 @@ class Tally:
             self.ok += 1
             self.failed_in_a_row = 0
             self.last_success_ns = record.ended_ns
+            self.longest_ns = max(self.longest_ns, record.ended_ns - record.sent_ns)
             self.late += self._is_late(record)
         elif record.fate is Fate.LIMITED:
             self.limited += 1
-        elif record.fate in _FAILED:
+        elif record.fate.failed:
             self.failed += 1
             self.failed_in_a_row += 1
             self.last_error = record.error
 
     def _is_late(self, record: Record) -> bool:
         ttft_s, e2e_s = ((at_ns - record.scheduled_ns) / NS_PER_S for at_ns in (record.first_ns, record.ended_ns))
-        return (record.first_ns >= 0 and ttft_s > self._limits_s[0]) or e2e_s > self._limits_s[1]
+        late = (record.first_ns >= 0 and ttft_s > self._limits_s[0]) or e2e_s > self._limits_s[1]
+        return late or self._is_slow(record)
+
+    def _is_slow(self, record: Record) -> bool:
+        """Between its tokens."""
+        limit_s = self._itl_s
+        if limit_s is None or sum(record.gaps_ns) <= limit_s * NS_PER_S:
+            return False
+        if max(record.gaps_ns) <= limit_s * NS_PER_S and 0 not in record.gap_tokens:
+            return False  # the usual case, without its price
+        return not promises_met(tabulate([record]).timings, itl_s=limit_s)["itl"][0]
 
     def tick(self, in_flight: int, tokens_in_flight: int, *, offering: bool) -> Tick:
         new, self._ttft_s = self._ttft_s, []

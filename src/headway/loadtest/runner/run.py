@@ -51,6 +51,8 @@ class Measured:
     connections: int  # that were opened
     signals: Signals = field(repr=False)
     environment: Environment
+    # Of a closed loop: when the first process had sent its share of the requests: fewer were in flight from then on.
+    ran_out_s: float | None = None
     interrupted: bool = False
     ended_early: str = ""  # why, if the load was ended before its time by itself
     client_failed: bool = False  # that was the reason, and not the server
@@ -74,7 +76,8 @@ async def run(plan: Plan, *, on_progress: OnProgress | None = None) -> Measured:
     `ClientFailed`, for a defect of the load tester.
 
     Ctrl-C (and SIGTERM) ends the offering and waits a little for what is under way; a second one does not wait. What
-    was measured is returned. Inside `keeping()` what follows loses nothing to a third.
+    was measured is returned. A third that comes 3 s later goes to whoever had it. Inside `keeping()` what follows loses
+    nothing to one.
     """
     return await Runner(plan, on_progress=on_progress).run()
 
@@ -158,6 +161,7 @@ class Runner:
         busiest = max(parts, key=lambda part: part.cpu_ratio)
         records = [record for part in parts for record in part.records]
         records.sort(key=lambda record: record.index)
+        ran_out_ns = [part.ran_out_ns for part in parts if part.ran_out_ns >= 0]
         ended_early = "; ".join(dict.fromkeys(part.ended_early for part in parts if part.ended_early))
         told.client["arrivals"] = arrivals_are(sum(part.reads for part in parts), sum(part.stamped for part in parts))
         return Measured(
@@ -168,6 +172,7 @@ class Runner:
             cpu_ratio=busiest.cpu_ratio,
             loop_lags_ns=[part.loop_lag_ns for part in parts],
             connections=sum(part.connections for part in parts),
+            ran_out_s=(min(ran_out_ns) + 1) / NS_PER_S if ran_out_ns else None,  # that one included
             signals=signals,
             environment=told,
             interrupted=self._stops > 0,
