@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Sequence as ReadOnlySequence
 from typing import TYPE_CHECKING
 
 from headway.core.request import State
+from headway.core.scheduler.kv import KvPool, Table
 from headway.core.scheduler.sequence import Sequence
 from headway.core.scheduler.step import Step
 
@@ -106,23 +108,12 @@ class Audit:
         self._holds()
 
     def _blocks(self) -> None:
-        """Every block is exactly one of: empty, cached and idle, held; and is held as often as tables name it."""
+        """`recount`, and what tables and counters say of the sequences."""
         pool, scheduler = self.world.pool, self.world.scheduler
         running = scheduler.running
-        held = Counter(block for seq in running for block in seq.table.blocks)
-        assert all(pool._references[block] == times for block, times in held.items())
-        assert sum(pool._references) == held.total()
-        places = [*pool._empty, *pool._idle, *held]
-        assert len(places) == pool.num_blocks == len(set(places))
-        assert pool.used_blocks == len(held)
-        entries = pool._entries
-        assert all(pool._key_of[block] == key for key, block in entries.items())
-        assert pool.num_blocks - pool._key_of.count(None) == len(entries) == pool.cached_blocks
-        assert all(pool._key_of[block] is not None for block in pool._idle)
-        assert all(pool._key_of[block] is None for block in pool._empty)
+        recount(pool, [seq.table for seq in running])
         for seq in running:
             assert len(seq.table.blocks) >= pool.blocks_for(seq.computed)
-            assert len(set(seq.table.blocks)) == len(seq.table.blocks)
             assert seq.table.published * pool.block_size <= len(seq.tokens)
         assert all(not seq.table.blocks and not seq.computed for seq in scheduler.preempted)
         aside = sum(
@@ -168,7 +159,28 @@ class Audit:
         """What the cache says a block holds is what the executor's memory holds."""
         pool, kv = self.world.pool, self.world.executor._kv
         assert kv is not None
-        for key, block in pool._entries.items():
-            start = block * pool.block_size
-            assert isinstance(key, tuple)  # of tokens as they are; no `Spans` comes here
-            assert tuple(kv._tokens[start : start + pool.block_size]) == key[1]
+        for run in pool._runs.values():
+            for block, content in zip(run.blocks, run.contents, strict=True):
+                start = block * pool.block_size
+                assert tuple(kv._tokens[start : start + pool.block_size]) == content  # no `Spans` comes here
+
+
+def recount(pool: KvPool, tables: ReadOnlySequence[Table]) -> None:
+    """Every block is exactly one of: empty, cached and idle, held. Every table holds all of a run, or none of it."""
+    held = Counter(block for table in tables for block in table.blocks)
+    runs = pool._runs.values()
+    cached = [block for run in runs for block in run.blocks]
+    idle = [block for run in pool._idle for block in run.blocks]
+    places = [*pool._empty, *idle, *held]
+    assert len(places) == pool.num_blocks == len(set(places))
+    assert (pool.used_blocks, pool.free_blocks) == (len(held), len(pool._empty) + len(idle))
+    assert pool.cached_blocks == len(cached) == len(set(cached))
+    assert set(pool._idle) == {run for run in runs if not run.holders}
+    assert all(held[block] == run.holders for run in runs for block in run.blocks)
+    assert all(times == 1 for block, times in held.items() if block not in set(cached))
+    assert all(len(set(table.blocks)) == len(table.blocks) for table in tables)
+    assert pool._run_at == {run.blocks[0]: run for run in runs}
+    for key, run in pool._runs.items():
+        assert key == run.key
+        assert key[1] == run.contents[0]
+        assert len(run.contents) == len(run.blocks)

@@ -15,7 +15,7 @@ from headway.core.front.admission import AdmissionLimits
 from headway.core.front.front import FrontLimits
 from headway.core.lanes import LaneLimits
 from headway.core.scheduler.limits import SchedulerLimits
-from headway.simulate import Run, Stuck, VirtualRequest, VirtualSettings, VirtualWorker, simulate
+from headway.simulate import Run, Stuck, VirtualFleet, VirtualRequest, VirtualSettings, VirtualWorker, simulate
 from tests.simulate import worlds
 from tests.simulate.worlds import COST, MS, arrivals, single_steps, told
 
@@ -85,6 +85,15 @@ def test_an_arrival_during_a_step_is_met_by_the_next_plan():
     run = simulate(requests, service())
     first_decode_ends = prefill_ns(8) + COST.of_decode(1, 8, 1)
     assert run.records[1].started_ns == first_decode_ends
+
+
+@pytest.mark.parametrize("fleet", [None, VirtualFleet()])
+def test_one_that_plans_ahead_has_planned_without_who_came_meanwhile(fleet):
+    services = service(worlds.worker(plans_ahead=True), fleet=fleet)
+    [a, b, c] = simulate([asked("a", 0), asked("b", 1), asked("c", 900 * MS)], services).records
+    assert a.first_token_ns == prefill_ns(8)
+    assert b.started_ns == prefill_ns(8) + COST.of_decode(1, 8, 1)
+    assert c.started_ns == 900 * MS  # nothing was planned
 
 
 def test_an_arrival_at_the_very_end_of_a_step_is_met_by_the_plan_that_follows():

@@ -39,6 +39,7 @@ workers = st.builds(
     kv_full=st.sampled_from(["preempt", "wait", "reject"]),
     prefix_cache=st.booleans(),
     policy=st.sampled_from([HEADWAY, VLLM]),
+    plans_ahead=st.booleans(),
 )
 fronts = st.builds(
     FrontLimits,

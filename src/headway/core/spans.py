@@ -9,7 +9,6 @@ numbered blocks cost.
 from __future__ import annotations
 
 from collections.abc import Hashable, Iterable, Iterator, Sequence
-from itertools import chain
 from typing import Self, overload
 
 # Tokens of nobody else's lie below zero, apart by this much; numbered ones above what any vocabulary has, so that no
@@ -42,29 +41,29 @@ class Spans(Sequence[int]):
         made._added = self._added[:]
         return made
 
-    def blocks(self, first: int, end: int, size: int) -> Iterator[Hashable]:
+    def blocks(self, first: int, end: int, size: int) -> list[Hashable]:
         """What the blocks `first` to `end` of `size` tokens hold, for comparison with those of other `Spans`.
 
         Where such a block lies within one numbered one, or within what is nobody else's, its first token says it.
         """
-        return chain.from_iterable(self._runs(first * size, end * size, size))
-
-    def _runs(self, at: int, stop: int, size: int) -> Iterator[Iterable[Hashable]]:
-        """The same from one token on to another, by runs of blocks."""
+        at, stop = first * size, end * size
+        if (answered := at - self._prompt) >= 0:
+            return [tuple(self._added[start : start + size]) for start in range(answered, stop - self._prompt, size)]
         unit = self._unit
-        if unit % size == 0:
-            while at + size <= self._shared_tokens and at < stop:
-                number, offset = divmod(at, unit)
-                upto = min(unit, offset + stop - at, offset + self._shared_tokens - at) // size * size
-                token = FIRST_NUMBERED + self._shared[number] * unit
-                yield range(token + offset, token + upto, size)
-                at += upto - offset
+        told: list[Hashable] = []
+        while at < stop and at + size <= self._shared_tokens and unit % size == 0:
+            number, offset = divmod(at, unit)
+            upto = min(unit, offset + stop - at, offset + self._shared_tokens - at) // size * size
+            token = FIRST_NUMBERED + self._shared[number] * unit
+            told += range(token + offset, token + upto, size)
+            at += upto - offset
         while at < min(stop, self._shared_tokens):
-            yield (tuple(self[at : at + size]),)
+            told.append(tuple(self[at : at + size]))
             at += size
         own = max(at, min(stop, self._prompt // size * size))
-        yield range(self._first_own + at, self._first_own + own, size)
-        yield (tuple(self[start : start + size]) for start in range(own, stop, size))
+        told += range(self._first_own + at, self._first_own + own, size)
+        told += [tuple(self[start : start + size]) for start in range(own, stop, size)]
+        return told
 
     def __len__(self) -> int:
         return self._length

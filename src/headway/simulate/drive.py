@@ -71,6 +71,8 @@ class Pulling(Timeline):
         """See `Timeline`."""
         record.lane = self.front.lanes.lane_of(request)
         self.front.submit(request, self.now)
+        for engine in self.engines:
+            engine.arrived_ns = self.now
 
     def cancel(self, record: Record) -> None:
         """See `Timeline`."""

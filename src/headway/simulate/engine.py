@@ -6,8 +6,9 @@ from bisect import bisect_right
 from collections.abc import Mapping
 
 from headway.core.front.front import Front
+from headway.core.lanes import Accepts, Fit
 from headway.core.pace import StepTimeModel
-from headway.core.request import RequestId, State
+from headway.core.request import Request, RequestId, State
 from headway.core.scheduler.base import SchedulerBase
 from headway.core.scheduler.kv import KvPool
 from headway.core.scheduler.scheduler import Scheduler
@@ -20,7 +21,10 @@ from headway.simulate.settings import VirtualWorker
 
 
 class VirtualEngine:
-    """Computes a step at once and has it until the step's cost has passed. `outputs`: tokens that requests produce."""
+    """Computes a step at once and has it until the step's cost has passed. `outputs`: tokens that requests produce.
+
+    One that plans ahead has planned a step before the one under way began: it does not see who came since.
+    """
 
     def __init__(
         self,
@@ -35,11 +39,16 @@ class VirtualEngine:
         self.cost = worker.cost
         pool = KvPool(worker.num_blocks, worker.block_size, prefix_cache=worker.prefix_cache)
         model = StepTimeModel(worker.step_time, frozen=True)
+        self.arrived_ns = -1  # when somebody came last
+        self._front = front
+        self._plans_ahead = worker.plans_ahead
+        self._sees_until_ns = 0
+        pull = self._pull if worker.plans_ahead else front.pull
         self.scheduler: SchedulerBase
         if worker.batching is not None:
-            self.scheduler = StaticScheduler(worker.limits, pool, front.pull, model=model, batching=worker.batching)
+            self.scheduler = StaticScheduler(worker.limits, pool, pull, model=model, batching=worker.batching)
         else:
-            self.scheduler = Scheduler(worker.limits, pool, front.pull, model=model, policy=worker.policy)
+            self.scheduler = Scheduler(worker.limits, pool, pull, model=model, policy=worker.policy)
         self.executor = SimulatedExecutor(
             SimulatedConfig(
                 cost=worker.cost,
@@ -60,7 +69,10 @@ class VirtualEngine:
 
     def begin_step(self, now: int, most_steps: int) -> bool:
         """Plan and compute. False when there is nothing to do."""
-        step = self.scheduler.plan(now, most_steps=most_steps)
+        step = self.scheduler.plan(now, most_steps=1 if self._overlooks else most_steps)
+        if step is None and self._overlooks:
+            self._sees_until_ns = now  # with nothing to compute there is nothing to be ahead of
+            step = self.scheduler.plan(now)
         if step is None:
             return False
         for row in step.rows if step.prefill_tokens else ():
@@ -85,7 +97,19 @@ class VirtualEngine:
         events = self.scheduler.commit(step, outcome, self.ends_ns)
         self._last = step, steps
         self._in_flight = self.ends_ns = None
+        self._sees_until_ns = step.planned_ns
         return events
+
+    @property
+    def _overlooks(self) -> bool:
+        """Has somebody come whom the next plan will not see?"""
+        return self._plans_ahead and self.arrived_ns > self._sees_until_ns
+
+    def _pull(self, accepts: Accepts, now: int) -> Request | None:
+        def seen(request: Request) -> Fit:
+            return accepts(request) if request.arrival_ns <= self._sees_until_ns else Fit.OTHER
+
+        return self._front.pull(seen, now)
 
     def token_times_ns(self) -> list[int]:
         """When the steps that were committed last ended, of which each yielded a token of each sequence."""

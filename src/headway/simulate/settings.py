@@ -82,7 +82,10 @@ class VirtualRequest:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class VirtualWorker:
-    """One engine. `batching` makes it run in fixed batches; `believes` is what its scheduler takes steps to cost."""
+    """One engine. `batching` makes it run in fixed batches; `believes` is what its scheduler takes steps to cost.
+
+    `plans_ahead`: it plans a step while the one before is computed, and so sees an arrival a step later.
+    """
 
     limits: SchedulerLimits
     num_blocks: int = 2_048
@@ -92,6 +95,7 @@ class VirtualWorker:
     policy: Policy = HEADWAY
     batching: BatchLimits | None = None
     believes: StepTime | None = None  # None: the truth
+    plans_ahead: bool = False
 
     @property
     def capacity_tokens(self) -> int:

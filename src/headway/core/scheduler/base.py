@@ -154,10 +154,10 @@ class SchedulerBase(ABC):
             if not seq.times.first_token_ns:
                 seq.times.first_token_ns = now
         seq.produce(drawn)
-        # Of several tokens, all but the last were fed as well.
-        computed = seq.computed = seq.computed + len(row.tokens) + len(drawn) - 1
-        if computed >= (seq.table.published + 1) * self.pool.block_size:
-            self.pool.publish(seq.table, seq.tokens, computed)
+        full = seq.computed // self.pool.block_size
+        seq.computed += len(row.tokens) + len(drawn) - 1  # of several tokens, all but the last were fed as well
+        if seq.computed // self.pool.block_size > full:
+            self.pool.publish(seq.table, seq.tokens, seq.computed)
         events.append(Produced(request, drawn, result.logprobs))
         if result.ended is not None:
             events.append(self._end(seq, State.FINISHED, now, reason=result.ended))

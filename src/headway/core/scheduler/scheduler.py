@@ -10,6 +10,7 @@ the ITL promise allow, in order of their TTFT slack, those already begun and tho
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections.abc import Sequence as ReadOnlySequence
 
 from headway.core.decisions import Decision, Listener, ignore
@@ -111,11 +112,10 @@ class Scheduler(SchedulerBase):
         if any(seq.request.state is not State.DECODE for seq in self.running):
             return 1
         steps = min((seq.request.max_tokens - seq.output_tokens for seq in self.running), default=1)
-        low, high = 1, max(1, min(most, steps))
-        while low < high:  # the largest number for which there are blocks
-            middle = (low + high + 1) // 2
-            low, high = (middle, high) if self._blocks_short(middle) <= 0 else (low, middle - 1)
-        return low
+        most = max(1, min(most, steps))
+        if self._blocks_short(most) <= 0:
+            return most
+        return max(1, bisect_left(range(1, most + 1), 1, key=self._blocks_short))  # the last that has its blocks
 
     def _blocks_short(self, steps: int) -> int:
         """How many blocks are missing for everybody to decode `steps` more tokens; committed ones have theirs."""

@@ -103,6 +103,7 @@ class Server(msgspec.Struct, kw_only=True, frozen=True, forbid_unknown_fields=Tr
             prefix_cache=self.prefix_cache,
             cost=cost,
             policy=self.scheduling(),
+            plans_ahead=self.plans_ahead,
         )
 
 

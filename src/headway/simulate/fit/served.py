@@ -3,9 +3,9 @@
 What its own log says differs from what a simulation says by two habits of servers, and both are made up for here:
 
 - *queued* is stamped when the engine takes a request in, which it does between steps;
-- a server that *plans ahead* plans a step while the one before is computed. So an arrival is seen one plan later; a
-  request is *scheduled* one step before its first step begins; and what has ended keeps its KV for a step more, for
-  which every output is simulated one token longer. The core plans one step at a time, and needs to know nothing of it.
+- a server that *plans ahead* plans a step while the one before is computed. So a request is *scheduled* one step before
+  its first step begins; and what has ended keeps its KV for a step more, for which every output is simulated one token
+  longer. (That an arrival is seen one plan later is the simulated worker's own habit.)
 """
 
 from __future__ import annotations
@@ -14,15 +14,12 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from headway.core.errors import ConfigError, HeadwayError
+from headway.core.errors import ConfigError
 from headway.core.front.front import FrontLimits
-from headway.core.request import Request
 from headway.executors.simulated import StepCost
-from headway.simulate.drive import Pulling
-from headway.simulate.engine import VirtualEngine
+from headway.simulate.drive import simulate
 from headway.simulate.fit.model import Server
 from headway.simulate.fit.terms import Floats, Integers, Prefix
-from headway.simulate.run import Record
 from headway.simulate.settings import VirtualRequest, VirtualSettings
 
 
@@ -107,7 +104,7 @@ def serve(demand: Demand, server: Server, cost: StepCost) -> Served:
     settings = VirtualSettings(
         workers=(server.worker(cost),), front=FrontLimits(age_bound_ns=0), log_steps=True, leaps=True
     )
-    run = (_PlansAhead if ahead else Pulling)(requests, settings).run()
+    run = simulate(requests, settings)
     by_id = {record.id: record for record in run.records}
     records = [by_id[request.id] for request in requests]
     for record in records:
@@ -122,39 +119,6 @@ def serve(demand: Demand, server: Server, cost: StepCost) -> Served:
         started, last = _step_before(started, prefix), _end_before(last, first, prefix)
     queued = np.minimum(_taken_in(demand.arrival_ns, prefix), started)
     return Served(demand, np.maximum(queued, demand.arrival_ns), np.maximum(started, queued), first, last, prefix)
-
-
-class _PlansAhead(Pulling):
-    """What arrives while a step is computed is seen by the plan after the next."""
-
-    def __init__(self, requests: list[VirtualRequest], settings: VirtualSettings) -> None:
-        super().__init__(requests, settings)
-        self._held: list[tuple[VirtualRequest, Request, Record]] = []
-
-    def admit(self, asked: VirtualRequest, request: Request, record: Record) -> None:
-        """See `Timeline`."""
-        if self.engines[0].ends_ns is None:
-            super().admit(asked, request, record)
-        else:
-            self._held.append((asked, request, record))
-
-    def begin_steps(self, now: int) -> None:
-        """See `Timeline`."""
-        if self.engines[0].ends_ns is not None:
-            return
-        super().begin_steps(now)
-        held, self._held = self._held, []
-        for asked, request, record in held:
-            try:
-                super().admit(asked, request, record)
-            except HeadwayError as refusal:
-                self.leave(record, "refused", refusal)
-        if held and self.engines[0].ends_ns is None:
-            super().begin_steps(now)
-
-    def _most_steps(self, engine: VirtualEngine, now: int) -> int:
-        """A leap would pass over the plan that is to see those who are held."""
-        return 1 if self._held else super()._most_steps(engine, now)
 
 
 def _taken_in(arrival_ns: Integers, prefix: Prefix) -> Integers:

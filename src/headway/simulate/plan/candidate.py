@@ -85,6 +85,7 @@ class Candidate:
     valid: Valid | None = None
     policy: Policy = VLLM
     prefix_cache: bool = True
+    plans_ahead: bool = False
     chunk_multiple_tokens: int = 1
     seqs: int | None = None
     budget: int | None = None
@@ -118,6 +119,7 @@ class Candidate:
             prefix_cache=self.prefix_cache,
             cost=cost or self.costs.usual,
             policy=self.policy,
+            plans_ahead=self.plans_ahead,
         )
 
 
@@ -151,6 +153,7 @@ def measured(fit: StepFit, name: str, price_per_hour: float, *, context_tokens: 
         valid=fit.valid,
         policy=server.scheduling(),
         prefix_cache=server.prefix_cache,
+        plans_ahead=server.plans_ahead,
         chunk_multiple_tokens=server.chunk_multiple_tokens,
         notes=notes,
     )
