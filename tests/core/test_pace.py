@@ -182,5 +182,17 @@ def test_a_frozen_model_does_not_learn():
     assert (model.coefficients, model.margin) == (TRUTH, 1.0)
 
 
+def test_a_stated_model_learns_only_how_late_steps_are():
+    model = StepTimeModel(TRUTH, stated=True)
+    some = shapes(random.Random(0), 400)
+    for shape in some:
+        model.observe(shape, round(TRUTH.predict_ns(shape)))
+    assert (model.coefficients, model.margin) == (TRUTH, 1.0), "on time, to the ns"
+    for shape in some:
+        model.observe(shape, round(1.2 * TRUTH.predict_ns(shape)))
+    assert model.coefficients == TRUTH
+    assert model.margin == pytest.approx(1.2, abs=0.03)
+
+
 def test_the_same_observations_teach_the_same():
     assert taught()[0].coefficients == taught()[0].coefficients

@@ -9,9 +9,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from headway.core.pace import Shape
-from headway.core.request import Slo, State
+from headway.core.request import BATCH, ONLINE, Slo, State
 from headway.core.scheduler.policies import HEADWAY
-from headway.core.scheduler.scheduler import YIELD_EVERY
+from headway.core.scheduler.scheduler import LEFT_BY_BATCH, YIELD_EVERY
 from tests.laws.stimuli import Ask, asks, setups
 from tests.laws.world import MS, STEP_TIME, Setup, World
 
@@ -78,12 +78,17 @@ def test_nobody_is_started_who_would_push_decode_over_what_was_promised(setup, t
         world.commit(step, world.compute(step))
 
 
-def test_a_long_prompt_is_cut_to_what_the_streams_can_bear_and_no_smaller():
-    itl_ns = MS
+@pytest.mark.parametrize(("pool", "left"), [(ONLINE, 0.0), (BATCH, LEFT_BY_BATCH)])
+def test_a_long_prompt_is_cut_to_what_the_streams_can_bear_and_no_smaller(pool, left):
+    """Of a batch's, less than that: it leaves them something for steps that take longer than predicted."""
+    promised_ns = MS
+    itl_ns = promised_ns * (1 - left)
     world = World(ROOMY)
-    assert world.submit(Ask(4, 60, ignore_eos=True, slo=Slo(itl_ns=itl_ns)).request("chat"))
+    assert world.submit(Ask(4, 60, ignore_eos=True, slo=Slo(itl_ns=promised_ns)).request("chat"))
     assert world.step()
-    assert world.submit(Ask(150, 4, ignore_eos=True, family=1).request("long"))
+    long = Ask(150, 4, ignore_eos=True, family=1).request("long")
+    long.pool = pool
+    assert world.submit(long)
     while not world.tokens["long"]:
         assert world.step()
         step = world.steps[-1]
@@ -93,6 +98,19 @@ def test_a_long_prompt_is_cut_to_what_the_streams_can_bear_and_no_smaller():
             one_more = STEP_TIME.prefill_ns(chunk.start, len(chunk.tokens) + 1)
             decode = Shape(0, step.decode_tokens, step.context_tokens)
             assert STEP_TIME.predict_ns(decode) + one_more > itl_ns
+
+
+@pytest.mark.parametrize(("pool", "started"), [(ONLINE, True), (BATCH, False)])
+def test_a_batch_starts_nobody_whose_decode_would_need_what_it_leaves(pool, started):
+    world = World(ROOMY)
+    two_decode_ns = STEP_TIME.predict_ns(Shape(0, 2, 20))
+    assert world.submit(Ask(4, 60, ignore_eos=True, slo=Slo(itl_ns=round(two_decode_ns / 0.95))).request("chat"))
+    assert world.step()
+    other = Ask(4, 4, ignore_eos=True, family=1).request("other")
+    other.pool = pool
+    assert world.submit(other)
+    assert world.step()
+    assert (len(world.scheduler.running) == 2) is started
 
 
 def test_with_nobody_streaming_the_whole_budget_is_prefill_s():

@@ -24,6 +24,7 @@ OUTLIER_RATIO = 4.0
 MARGIN_QUANTILE = 0.98
 MARGIN_RATE = 0.01
 MAX_MARGIN = 2.0
+ROUNDING_NS = 1  # time is whole ns: a step that takes as long as predicted is not late
 # More than any chunk: no limit.
 UNLIMITED_TOKENS = 1 << 30
 
@@ -88,12 +89,14 @@ class StepTimeModel:
     """`StepTime` learnt from observed steps: least squares of the *relative* error, coefficients not negative.
 
     Relative, because a promise is broken by proportion: 10 ms too long matters in a step of 20, not in one of 500.
-    `frozen` models do not learn: a simulation must not depend on what it has simulated.
+    `frozen` models do not learn: a simulation must not depend on what it has simulated. The coefficients of `stated` ones
+    are known, and stay; how late real steps are beyond them is learnt all the same.
     """
 
-    def __init__(self, coefficients: StepTime, *, frozen: bool = False) -> None:
+    def __init__(self, coefficients: StepTime, *, frozen: bool = False, stated: bool = False) -> None:
         self.coefficients = coefficients
         self.frozen = frozen
+        self.stated = stated
         self.margin = 1.0  # tracked MARGIN_QUANTILE of real / predicted, at least 1
         self._profile = _Normal()
         self._online = _Normal()
@@ -112,9 +115,11 @@ class StepTimeModel:
         """Learn from a step that was run."""
         if self.frozen or real_ns <= 0:
             return
-        ratio = real_ns / max(1.0, self.coefficients.predict_ns(shape))
+        ratio = (real_ns - ROUNDING_NS) / max(1.0, self.coefficients.predict_ns(shape))
         step = MARGIN_QUANTILE if ratio > self.margin else MARGIN_QUANTILE - 1.0
         self.margin = min(MAX_MARGIN, max(1.0, self.margin + MARGIN_RATE * step))
+        if self.stated:
+            return
         self._outliers = self._outliers + 1 if ratio > OUTLIER_RATIO else 0
         # So many in a row are no hiccups: the machine has become slower.
         if 0 < self._outliers <= REFIT_EVERY < self._observed:

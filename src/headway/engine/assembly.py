@@ -29,8 +29,8 @@ FIRST_GUESS = StepTime(9e6, 480e3, 680e3, 1e3, 280.0)
 
 
 def step_time_model(info: ExecutorInfo) -> StepTimeModel:
-    """An executor that states its step time is believed, for good; any other is measured."""
-    return StepTimeModel(info.step_time or FIRST_GUESS, frozen=info.step_time is not None)
+    """An executor that states its step time is believed, but for what this process adds; any other is measured."""
+    return StepTimeModel(info.step_time or FIRST_GUESS, stated=info.step_time is not None)
 
 
 def default_slo(config: EngineConfig) -> Slo:

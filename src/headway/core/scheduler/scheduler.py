@@ -17,7 +17,7 @@ from headway.core.decisions import Decision, Listener, ignore
 from headway.core.errors import KvExhausted
 from headway.core.lanes import Fit, Pull, Standing, standing
 from headway.core.pace import Shape, StepTimeModel
-from headway.core.request import Request, State
+from headway.core.request import BATCH, Request, State
 from headway.core.scheduler.base import SchedulerBase
 from headway.core.scheduler.draft import Draft
 from headway.core.scheduler.kv import KvPool, Scope
@@ -29,6 +29,9 @@ from headway.core.scheduler.step import Step
 
 # A prompt that was begun gets at least one block in this many steps, even when decode has no time to spare.
 YIELD_EVERY = 4
+# Of the time between tokens that others were promised, what batch work leaves free: a step that takes longer than
+# predicted then costs nobody anything, and nobody waits for the batch.
+LEFT_BY_BATCH = 0.15
 
 
 class Scheduler(SchedulerBase):
@@ -180,7 +183,7 @@ class Scheduler(SchedulerBase):
         """As much of what remains as budget, time, KV and alignment allow; maybe nothing."""
         if seq.request.state is not State.PREFILL:
             return  # preempted since the list was made
-        tokens = min(seq.remaining, self._chunk_tokens(seq.computed, draft))
+        tokens = min(seq.remaining, self._chunk_tokens(seq.request, seq.computed, draft))
         end = min(seq.computed + tokens, self.residents.room(seq))
         if end < seq.length:
             end -= end % self.limits.chunk_multiple_tokens
@@ -195,9 +198,9 @@ class Scheduler(SchedulerBase):
         draft.time_ns -= self.model.coefficients.prefill_ns(seq.computed, tokens)
         draft.add(seq, tokens, samples=end == seq.length)
 
-    def _chunk_tokens(self, start: int, draft: Draft) -> int:
-        """How many tokens from position `start` the budgets of `draft` allow."""
-        by_time = self.model.coefficients.tokens_within(start, draft.time_ns)
+    def _chunk_tokens(self, request: Request, start: int, draft: Draft) -> int:
+        """How many tokens of `request` from position `start` the budgets of `draft` allow."""
+        by_time = self.model.coefficients.tokens_within(start, draft.time_ns - _left_free(request) * draft.itl_ns)
         return min(draft.budget_tokens, max(by_time, draft.owed_tokens))
 
     def _feed_in_order(self, draft: Draft) -> None:
@@ -271,7 +274,7 @@ class Scheduler(SchedulerBase):
         """Can `request` start now, without breaking a promise to those who run?"""
         if len(self.running) >= self.limits.max_num_seqs or self._would_slow(request):
             return Fit.FULL
-        if self._chunk_tokens(0, draft) < min(request.prompt_tokens, self.limits.chunk_multiple_tokens):
+        if self._chunk_tokens(request, 0, draft) < min(request.prompt_tokens, self.limits.chunk_multiple_tokens):
             return Fit.FULL  # nothing of it could be computed now: it waits better where it is
         if self.limits.kv_full == "wait":
             tokens = request.total_tokens
@@ -302,7 +305,7 @@ class Scheduler(SchedulerBase):
             return False
         context = sum(seq.length for seq in self.running) + request.prompt_tokens
         predicted = self.model.coefficients.predict_ns(Shape(0, len(self.running) + 1, context))
-        return predicted * self.model.margin > min(promises)
+        return predicted * self.model.margin > min(promises) * (1 - _left_free(request))
 
     def _begin(self, request: Request, draft: Draft) -> Sequence:
         seq = self.residents.begin(request, draft.now, commit=self.limits.kv_full == "wait")
@@ -339,3 +342,8 @@ class Scheduler(SchedulerBase):
         draft.preempted = True
         self._listener(Decision(draft.now, "reject", seq.request.id, "kv"))
         self._due.append(self._end(seq, State.FAILED, draft.now, error=error))
+
+
+def _left_free(request: Request) -> float:
+    """The share of others' ITL promise that `request` may not use."""
+    return LEFT_BY_BATCH if request.pool == BATCH else 0.0
