@@ -89,8 +89,8 @@ class StepTimeModel:
     """`StepTime` learnt from observed steps: least squares of the *relative* error, coefficients not negative.
 
     Relative, because a promise is broken by proportion: 10 ms too long matters in a step of 20, not in one of 500.
-    `frozen` models do not learn: a simulation must not depend on what it has simulated. The coefficients of `stated` ones
-    are known, and stay; how late real steps are beyond them is learnt all the same.
+    `frozen` models do not learn: a simulation must not depend on what it has simulated. `stated` ones keep their
+    coefficients, and learn how late real steps are beyond them.
     """
 
     def __init__(self, coefficients: StepTime, *, frozen: bool = False, stated: bool = False) -> None:
