@@ -1,8 +1,8 @@
 """`advise`: from what one engine did to what to change: `max_num_seqs`, `max_num_batched_tokens`, or more replicas.
 
-A pure function. The facts may be observed or simulated: `plan` and `tune` ask the same one. (The doctor has rules of its
-own, for servers that tell less than this asks.) A fact that is not known (None) is never guessed; the rules that need it
-stay silent. Every finding carries its numbers.
+A pure function. The facts may be observed or simulated: `plan` and `tune` ask the same one. (The doctor has rules of
+its own, for servers that tell less than this asks.) A fact that is not known (None) is never guessed; the rules that
+need it stay silent. Every finding carries its numbers.
 
 | what is seen | what is said |
 |---|---|
