@@ -188,11 +188,15 @@ async def test_connections_that_the_server_closes_when_idle_cost_no_request() ->
 async def test_a_connection_that_was_idle_for_long_is_not_used_again(monkeypatch: pytest.MonkeyPatch) -> None:
     """A close that crosses with the next request is not risked: this server drops what comes over an old one."""
     monkeypatch.setattr(measure, "Pool", partial(Pool, idle_s=0.1))
+    rested: list[Record] = []
     async with serving(closes_kept) as server:
-        records = (await run(plan_for(server.url, spaced(5, 300)))).records
-    assert {record.fate for record in records} == {Fate.OK}
-    # On a busy machine an answer may come so late that the next request is sent before the limit.
-    rested = [after for before, after in pairwise(records) if after.sent_ns - before.ended_ns > 150 * MS]
+        # On a busy machine an answer may come so late that the next request is sent before the limit.
+        for _ in range(5):
+            records = (await run(plan_for(server.url, spaced(5, 300)))).records
+            assert {record.fate for record in records} == {Fate.OK}
+            rested += [after for before, after in pairwise(records) if after.sent_ns - before.ended_ns > 150 * MS]
+            if rested:
+                break
     assert rested
     assert not any(record.replaced for record in rested)
 

@@ -97,7 +97,8 @@ def test_probes_of_one_load_are_told_apart_and_judged_together() -> None:
     assert [line for line in curve.remarks(made) if "10.0" in line]
     tone, *_, evidence = curve.stable_headline(answer, run, Requirements())
     assert tone == "warn"
-    assert len(evidence) == 4
+    assert len(evidence) == 5
+    assert [line for line in evidence if line.startswith("Memory was not seen")]
 
 
 def test_a_client_limited_probe_of_a_load_that_holds_is_explained(swept: list[Sample], found: Stable) -> None:

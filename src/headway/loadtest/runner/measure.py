@@ -75,6 +75,7 @@ class Measurement:
         self._counted_again: list[Record] = []  # taken when the marker is done
         self._marker: Record | None = None
         self._last_index = -1
+        self._first_ns = -1  # when the first was sent
         self._last_ns = -1  # when the last was due or sent
         self._sockets: StampedSockets | None = None
         self._stops = 0  # 1: offer no more, 2: wait for nothing
@@ -203,6 +204,8 @@ class Measurement:
         self._tally.sent += 1
         self._last_index = due.index
         self._client.send(record, due.request, self._ended)
+        if self._first_ns < 0:
+            self._first_ns = record.sent_ns
         self._last_ns = max(self._last_ns, scheduled_ns, record.sent_ns)
 
     def _ended(self, record: Record, free_ns: int) -> None:
@@ -250,9 +253,9 @@ class Measurement:
                 self._end_early(f"no further request could be made: {self._prefetch.failure}")
 
     def _silent_ns(self) -> int:
-        """Since anything succeeded, or said a token."""
+        """Since anything succeeded, or said a token, or was sent at all."""
         assert self._client is not None
-        return self._client.now_ns() - max(self._tally.last_success_ns, self._client.last_token_ns())
+        return self._client.now_ns() - max(self._tally.last_success_ns, self._client.last_token_ns(), self._first_ns)
 
     def _patience_ns(self) -> int:
         """A server whose answers take a minute is not dead after twenty seconds: nor while it is at its first ones."""
