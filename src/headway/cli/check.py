@@ -12,6 +12,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 from cyclopts import App, Parameter
 
+from headway.cli.key import key_of_environment
+
 if TYPE_CHECKING:
     from headway.doctor.checklist import Known, LoadTest
 
@@ -20,7 +22,6 @@ EPILOGUE = (
     "Exit status: 0 ten times yes, 3 at least one no, 4 no no, and something that cannot be told; 1 when the server "
     "could not be asked, 2 when it was asked for wrongly."
 )
-KEY_VARIABLES = ("HEADWAY_API_KEY", "OPENAI_API_KEY")
 
 app = App(name="check", help_epilogue=EPILOGUE)
 
@@ -72,7 +73,7 @@ def check(
         raise ConfigError(f"--duration is {duration:g}, and must be between 1 and 3600 seconds", param="duration")
     if concurrency < 1 or not rate > 0:
         raise ConfigError("--concurrency must be at least 1 and --rate above 0")
-    key = api_key or next((os.environ[name] for name in KEY_VARIABLES if os.environ.get(name)), "")
+    key = "" if is_file else api_key or key_of_environment(target) or ""
     known = _of_file(path) if is_file else _of_server(target, key)
     tests = [read_test(one) for one in bench]
     if run:

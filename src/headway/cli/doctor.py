@@ -12,6 +12,8 @@ from typing import TYPE_CHECKING, Annotated
 
 from cyclopts import App, Parameter
 
+from headway.cli.key import key_of_environment
+
 if TYPE_CHECKING:
     from headway.doctor.diagnose import Diagnosis
     from headway.doctor.facts import Facts
@@ -22,7 +24,6 @@ EPILOGUE = (
     "Exit status: 0 healthy, 3 something was found, 4 cannot tell (no metrics, or too little traffic); 1 when "
     "the server could not be asked, 2 when it was asked for wrongly, 130 when it was interrupted."
 )
-KEY_VARIABLES = ("HEADWAY_API_KEY", "OPENAI_API_KEY")
 
 app = App(name="doctor", help_epilogue=EPILOGUE)
 
@@ -171,7 +172,7 @@ def _watched(url: str, window: float, interval: float, api_key: str | None, *, s
     from headway.doctor.live import observe
     from headway.wire.asker import Asker, Login
 
-    key = api_key or next((os.environ[name] for name in KEY_VARIABLES if os.environ.get(name)), "")
+    key = api_key or key_of_environment(url) or ""
     advice = "Give --api-key, or set HEADWAY_API_KEY."
     asker = Asker(url, Login(token=key), advice=advice)
     console = Console(stderr=True)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Mapping
 from dataclasses import dataclass, fields, replace
 from typing import Annotated, Any, Literal, TypeVar
@@ -20,8 +19,6 @@ from headway.offline.summary import Prices
 from headway.setting import Setting
 
 T = TypeVar("T")
-
-KEY_VARIABLES = ("HEADWAY_API_KEY", "OPENAI_API_KEY")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -253,10 +250,6 @@ def _engine_config(settings: dict[str, Any]) -> EngineConfig:
         long_prompt_slots=slots,
         long_output_slots=slots,
     )
-
-
-def api_key() -> str:
-    return next(filter(None, map(os.environ.get, KEY_VARIABLES)), "")
 
 
 def _taken(kind: type[T], settings: Mapping[str, Any]) -> T:

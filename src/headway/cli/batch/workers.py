@@ -6,7 +6,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
 
-from headway.cli.batch.flags import Asked, api_key
+from headway.cli.batch.flags import Asked
+from headway.cli.key import key_of_environment
 from headway.core.batch.promises import Promises
 from headway.core.errors import ConfigError
 from headway.models import DEFAULT_MODEL, Progress
@@ -21,7 +22,7 @@ def workers_of(asked: Asked) -> Sequence[Worker]:
         raise ConfigError("--url names a server twice; each is one worker, whose concurrency is found out.")
     if asked.work.on == "ray":
         return _on_ray(asked, urls)
-    return [_server(asked, url, api_key()) for url in urls] if urls else [_engine(asked)]
+    return [_server(asked, url, key_of_environment(url) or "") for url in urls] if urls else [_engine(asked)]
 
 
 def _plain(url: str) -> str:
@@ -38,7 +39,8 @@ def _on_ray(asked: Asked, urls: Sequence[str]) -> Sequence[Worker]:
     connect(work.ray_address)
     if urls:
         return [
-            RayWorker(place, partial(_server, asked, place.name, api_key())) for place in places(None, 0.0, names=urls)
+            RayWorker(place, partial(_server, asked, place.name, key_of_environment(place.name) or ""))
+            for place in places(None, 0.0, names=urls)
         ]
     return [
         RayWorker(place, partial(_quiet_engine, asked, max(1, int(place.cpus))))

@@ -176,7 +176,7 @@ def options(settings: dict[str, Any], report: ReportOptions, url: str | None = N
     headers = settings.get("header") or ()
     given = settings.get("api_key") or any(text.lower().startswith("authorization") for text in headers)
     if url is not None and not given:
-        from headway.cli.bench.key import key_of_environment
+        from headway.cli.key import key_of_environment
 
         settings["api_key"] = key_of_environment(url)
     return Options(

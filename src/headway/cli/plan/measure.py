@@ -9,8 +9,8 @@ from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from pathlib import Path
 
-from headway.cli.bench.key import key_of_environment
 from headway.cli.bench.run import waiting, watched
+from headway.cli.key import key_of_environment
 from headway.loadtest.bench.grid import Axis
 from headway.loadtest.bench.options import (
     Concurrency,

@@ -11,13 +11,13 @@ from typing import TYPE_CHECKING, Annotated
 
 from cyclopts import App, Parameter
 
+from headway.cli.key import key_of_environment
 from headway.core.errors import ConfigError
 
 if TYPE_CHECKING:
     from headway.cli.top.page import Source
 
 app = App(name="top")
-KEY_VARIABLES = ("HEADWAY_API_KEY", "OPENAI_API_KEY")
 
 Url = Annotated[str, Parameter(help="Where the server is, such as http://localhost:8000.")]
 Once = Annotated[bool, Parameter(negative="", show_default=False, help="Print one frame, over one interval, and end.")]
@@ -49,7 +49,7 @@ def top(
 
     if not 0.1 <= interval <= 60:
         raise ConfigError(f"--interval is {interval:g}; it must be between 0.1 and 60 seconds.", param="interval")
-    key = api_key or next(filter(None, map(os.environ.get, KEY_VARIABLES)), "")
+    key = api_key or key_of_environment(url) or ""
     tls = ssl._create_unverified_context() if insecure else None
     asker = Asker(url, Login(token=key), timeout_s=5.0, advice="Give --api-key.", tls=tls)
     source, title = Source(asker), f"headway top  {asker.url}"

@@ -5,9 +5,7 @@ from __future__ import annotations
 import ipaddress
 import os
 import sys
-
-from headway.loadtest.client.address import parse_url
-from headway.loadtest.report.wording import printable
+from urllib.parse import urlsplit
 
 KEY_VARIABLES = ("HEADWAY_API_KEY", "OPENAI_API_KEY")
 # Names that no public server has (RFC 6761, RFC 6762, RFC 8375, ICANN's resolution on .internal).
@@ -18,18 +16,24 @@ def key_of_environment(url: str) -> str | None:
     """The key for this server, where there is one; and says on stderr which it is, for nobody typed it.
 
     It was set for some server, and perhaps not for this: over plain http it goes to hosts of one's own network only,
-    for beyond that everybody on the way could read it. Raises `InvalidPlan` for what is no URL.
+    for beyond that everybody on the way could read it. What is no URL gets none: whoever asks there says what is wrong.
     """
     variable = next(filter(os.environ.get, KEY_VARIABLES), None)
     if variable is None:
         return None
-    address, _ = parse_url(url)
-    if address.scheme == "https" or is_private(address.host):
+    try:
+        parts = urlsplit(url if "://" in url else f"http://{url}")
+        host = parts.hostname or ""
+    except ValueError:
+        return None
+    if not host or not host.isprintable():
+        return None
+    if parts.scheme == "https" or is_private(host):
         print(f"headway: with the key of {variable}", file=sys.stderr)
         return os.environ[variable]
     print(
-        f"headway: without the key of {variable}: {printable(address.url)} is not encrypted, and on no network of your "
-        "own. --api-key sends one all the same.",
+        f"headway: without the key of {variable}: {parts.scheme}://{host} is not encrypted, and on no network of your "
+        "own. Use https; where a command has --api-key, that is sent all the same.",
         file=sys.stderr,
     )
     return None

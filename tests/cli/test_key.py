@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from headway.cli.bench.flags import ReportOptions, options
-from headway.cli.bench.key import is_private
+from headway.cli.key import is_private, key_of_environment
 
 
 def key_for(url: str, **settings: object) -> str | None:
@@ -49,6 +49,13 @@ def test_a_key_that_is_given_goes_anywhere(monkeypatch: pytest.MonkeyPatch, caps
 def test_without_a_server_there_is_no_key(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HEADWAY_API_KEY", "of-the-environment")
     assert options({}, ReportOptions()).server.api_key is None
+
+
+@pytest.mark.parametrize("url", ["", "http://[::1", "http://"])
+def test_what_is_no_url_gets_no_key(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whoever asks there says what is wrong with it."""
+    monkeypatch.setenv("HEADWAY_API_KEY", "of-the-environment")
+    assert key_of_environment(url) is None
 
 
 def test_a_zone_is_no_part_of_an_address() -> None:
