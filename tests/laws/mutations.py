@@ -73,7 +73,12 @@ MUTATIONS = [
     one("no yield", "scheduler/scheduler.py", "if self._steps_without_prefill < YIELD_EVERY - 1:", "if True:"),
     one("yield too often", "scheduler/scheduler.py", "if self._steps_without_prefill < YIELD_EVERY - 1:", "if False:"),
     one("start who slows the others", "scheduler/scheduler.py", "or self._would_slow(request)", ""),
-    one("a batch uses all of a promise", "scheduler/scheduler.py", "LEFT_BY_BATCH if request.pool == BATCH else", ""),
+    one(
+        "a batch uses all of a promise",
+        "scheduler/scheduler.py",
+        "self.policy.left_by_batch if request.pool == BATCH else",
+        "",
+    ),
     one("preempt without end", "scheduler/scheduler.py", "or seq.preemptions >= self.policy.max_preemptions", ""),
     one(
         "new ones before the preempted",

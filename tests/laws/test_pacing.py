@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from headway.core.pace import Shape
 from headway.core.request import BATCH, ONLINE, Slo, State
 from headway.core.scheduler.policies import HEADWAY
-from headway.core.scheduler.scheduler import LEFT_BY_BATCH, YIELD_EVERY
+from headway.core.scheduler.scheduler import YIELD_EVERY
 from tests.laws.stimuli import Ask, asks, setups
 from tests.laws.world import MS, STEP_TIME, Setup, World
 
@@ -78,7 +78,7 @@ def test_nobody_is_started_who_would_push_decode_over_what_was_promised(setup, t
         world.commit(step, world.compute(step))
 
 
-@pytest.mark.parametrize(("pool", "left"), [(ONLINE, 0.0), (BATCH, LEFT_BY_BATCH)])
+@pytest.mark.parametrize(("pool", "left"), [(ONLINE, 0.0), (BATCH, 0.15)])
 def test_a_long_prompt_is_cut_to_what_the_streams_can_bear_and_no_smaller(pool, left):
     """Of a batch's, less than that: it leaves them something for steps that take longer than predicted."""
     promised_ns = MS

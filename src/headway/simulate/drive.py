@@ -72,7 +72,7 @@ class Pulling(Timeline):
         record.lane = self.front.lanes.lane_of(request)
         self.front.submit(request, self.now)
         for engine in self.engines:
-            engine.arrived_ns = self.now
+            engine.arrived(self.now)
 
     def cancel(self, record: Record) -> None:
         """See `Timeline`."""

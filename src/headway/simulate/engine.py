@@ -39,7 +39,7 @@ class VirtualEngine:
         self.cost = worker.cost
         pool = KvPool(worker.num_blocks, worker.block_size, prefix_cache=worker.prefix_cache)
         model = StepTimeModel(worker.step_time, frozen=True)
-        self.arrived_ns = -1  # when somebody came last
+        self._arrived_ns = -1  # when somebody came last
         self._front = front
         self._plans_ahead = worker.plans_ahead
         self._sees_until_ns = 0
@@ -66,6 +66,10 @@ class VirtualEngine:
         self._outputs = outputs
         self._in_flight: tuple[Step, Outcome, int] | None = None
         self._last: tuple[Step, int] | None = None  # the step that was committed last, and for how many it stood
+
+    def arrived(self, now: int) -> None:
+        """Somebody waits since `now` whom it may pull."""
+        self._arrived_ns = now
 
     def begin_step(self, now: int, most_steps: int) -> bool:
         """Plan and compute. False when there is nothing to do."""
@@ -103,7 +107,7 @@ class VirtualEngine:
     @property
     def _overlooks(self) -> bool:
         """Has somebody come whom the next plan will not see?"""
-        return self._plans_ahead and self.arrived_ns > self._sees_until_ns
+        return self._plans_ahead and self._arrived_ns > self._sees_until_ns
 
     def _pull(self, accepts: Accepts, now: int) -> Request | None:
         def seen(request: Request) -> Fit:

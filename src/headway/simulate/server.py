@@ -65,7 +65,7 @@ class VirtualServer:
             cache_scope=request.cache_scope,
         )
         self._front.submit(copy, now)
-        self.engine.arrived_ns = now
+        self.engine.arrived(now)
         self._arrived_ns[request.id] = now
 
     def output_tokens(self, request_id: RequestId) -> int:

@@ -22,6 +22,7 @@ class Policy:
 
     name: str
     paced: bool  # prefill is sized, and decode admitted, so that running sequences keep their ITL
+    left_by_batch: float  # of the ITL that others were promised: a step that takes longer then costs them nothing
     by_promise: bool  # prompts are fed in order of TTFT slack; otherwise in order of start
     by_tenant: bool  # tenants take turns by what they were served; otherwise nobody looks whose a request is
     decode_first: bool  # decode comes before prefill; otherwise strictly in order of start
@@ -61,6 +62,7 @@ def _slack_s(seq: Sequence, now: int) -> float:
 HEADWAY = Policy(
     name="headway",
     paced=True,
+    left_by_batch=0.15,
     by_promise=True,
     by_tenant=True,
     decode_first=True,
@@ -77,6 +79,7 @@ HEADWAY = Policy(
 VLLM = Policy(
     name="vllm",
     paced=False,
+    left_by_batch=0.0,
     by_promise=False,
     by_tenant=False,
     decode_first=False,

@@ -29,9 +29,6 @@ from headway.core.scheduler.step import Step
 
 # A prompt that was begun gets at least one block in this many steps, even when decode has no time to spare.
 YIELD_EVERY = 4
-# Of the time between tokens that others were promised, what batch work leaves free: a step that takes longer than
-# predicted then costs nobody anything, and nobody waits for the batch.
-LEFT_BY_BATCH = 0.15
 
 
 class Scheduler(SchedulerBase):
@@ -200,7 +197,7 @@ class Scheduler(SchedulerBase):
 
     def _chunk_tokens(self, request: Request, start: int, draft: Draft) -> int:
         """How many tokens of `request` from position `start` the budgets of `draft` allow."""
-        by_time = self.model.coefficients.tokens_within(start, draft.time_ns - _left_free(request) * draft.itl_ns)
+        by_time = self.model.coefficients.tokens_within(start, draft.time_ns - self._left_free(request) * draft.itl_ns)
         return min(draft.budget_tokens, max(by_time, draft.owed_tokens))
 
     def _feed_in_order(self, draft: Draft) -> None:
@@ -305,7 +302,11 @@ class Scheduler(SchedulerBase):
             return False
         context = sum(seq.length for seq in self.running) + request.prompt_tokens
         predicted = self.model.coefficients.predict_ns(Shape(0, len(self.running) + 1, context))
-        return predicted * self.model.margin > min(promises) * (1 - _left_free(request))
+        return predicted * self.model.margin > min(promises) * (1 - self._left_free(request))
+
+    def _left_free(self, request: Request) -> float:
+        """The share of others' ITL promise that `request` may not use: nobody waits for batch work."""
+        return self.policy.left_by_batch if request.pool == BATCH else 0.0
 
     def _begin(self, request: Request, draft: Draft) -> Sequence:
         seq = self.residents.begin(request, draft.now, commit=self.limits.kv_full == "wait")
@@ -342,8 +343,3 @@ class Scheduler(SchedulerBase):
         draft.preempted = True
         self._listener(Decision(draft.now, "reject", seq.request.id, "kv"))
         self._due.append(self._end(seq, State.FAILED, draft.now, error=error))
-
-
-def _left_free(request: Request) -> float:
-    """The share of others' ITL promise that `request` may not use."""
-    return LEFT_BY_BATCH if request.pool == BATCH else 0.0
