@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import aiohttp
 import pytest
+from aiohttp.test_utils import make_mocked_request
 
-from headway.core.errors import InvalidRequest
+from headway.cli.address import bound_socket
+from headway.core.errors import ConfigError, InvalidRequest
 from headway.core.request import Slo
 from headway.executors.simulated import SimulatedExecutor
+from headway.gateway import GatewayConfig, create_app, listening
 from headway.gateway.promises import slo_of
+from headway.gateway.viewer import is_local
 from tests.gateway.fake import FakeBackend, serving
 
 MS = 1_000_000
@@ -80,11 +85,27 @@ async def test_bad_settings_change_nothing(changes):
     ("header", "value"),
     [
         *((header, "10.0.0.1") for header in ("x-forwarded-for", "forwarded", "x-real-ip")),
+        ("Via", "1.1 proxy"),
+        ("X-Forwarded-Host", "localhost"),
+        ("X-Forwarded-Proto", "http"),
         ("Origin", "http://localhost"),
         ("Sec-Fetch-Site", "same-site"),
         *(
             ("Host", host)
-            for host in ("a.page", "a.page:8000", "localhost.a.page", "127.0.0.1.a.page", "[a.page]", ":80")
+            for host in (
+                "a.page",
+                "a.page:8000",
+                "localhost.a.page",
+                "127.0.0.1.a.page",
+                "[a.page]",
+                ":80",
+                "localhost..",
+            )
+        ),
+        # Who forwards connections to this machine's loopback leaves the address that was asked.
+        *(
+            ("Host", host)
+            for host in ("10.1.2.3", "203.0.113.5:8000", "0.0.0.0", "[2001:db8::1]:80", "[::ffff:10.1.2.3]")
         ),
     ],
 )
@@ -99,7 +120,44 @@ async def test_administration_is_not_for_others_nor_for_web_pages(header, value)
     assert backend.config is before
 
 
-@pytest.mark.parametrize("host", ["localhost", "LOCALHOST:8000", "127.0.0.1:8000", "10.1.2.3", "[::1]:8000"])
+@pytest.mark.parametrize(
+    "host",
+    [
+        *("localhost", "LOCALHOST:8000", "localhost.", "localhost.:8000", "ip6-localhost:8000"),
+        *("127.0.0.1:8000", "127.0.0.5", "[::1]:8000", "[::ffff:127.0.0.1]:8000"),
+    ],
+)
 async def test_administration_answers_to_names_that_are_only_ours(host):
     async with serving(FakeBackend()) as client:
         assert (await client.post("/admin/reconfigure", {"max_num_seqs": 3}, Host=host))[0] == 200
+
+
+@pytest.mark.parametrize(
+    ("peer", "local"),
+    [
+        *((peer, True) for peer in ("127.0.0.1", "::1", "::ffff:127.0.0.1")),
+        # A mesh's sidecar has a loopback address of its own.
+        *((peer, False) for peer in ("127.0.0.6", "::6", "::ffff:127.0.0.6", "10.1.2.3", "::ffff:10.1.2.3", "", "a")),
+    ],
+)
+def test_this_machine_is_where_a_local_client_comes_from(peer, local):
+    asked = make_mocked_request("GET", "/admin/config", {"Host": "localhost:8000"})
+    assert is_local(asked.clone(remote=peer)) is local
+
+
+def test_who_names_no_host_is_not_this_machine():
+    assert not is_local(make_mocked_request("GET", "/admin/config").clone(remote="127.0.0.1"))
+
+
+async def test_a_socket_of_both_families_knows_its_ipv4_locals():
+    """`--host ::` shows them as ::ffff:127.0.0.1."""
+    try:
+        sock = bound_socket("::", 0)
+    except ConfigError:
+        pytest.skip("this machine has no IPv6")
+    port = sock.getsockname()[1]
+    with sock:
+        async with listening(create_app(FakeBackend(), GatewayConfig()), sock), aiohttp.ClientSession() as session:
+            for host in ("127.0.0.1", "[::1]"):
+                async with session.get(f"http://{host}:{port}/admin/config") as response:
+                    assert response.status == 200, host

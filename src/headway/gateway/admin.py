@@ -1,4 +1,4 @@
-"""What an operator may change while serving. Answers only the machine it runs on."""
+"""What an operator may change while serving. Answers only the machine it runs on, as far as that can be told."""
 
 from __future__ import annotations
 
@@ -16,7 +16,13 @@ from headway.gateway.service import SERVICE
 MAX_HOST_CHARS = 64  # of it in a message
 # A proxy on this machine makes the whole world look local, and so does a browser that shows somebody's page; these say
 # that it is not. Where a browser leaves `origin` out, `sec-fetch-site` tells whose page it was.
-_FROM_ELSEWHERE = ("x-forwarded-for", "forwarded", "x-real-ip", "origin")
+_FROM_ELSEWHERE = (
+    *("forwarded", "via", "x-forwarded-for", "x-forwarded-host", "x-forwarded-proto", "x-real-ip"),
+    "origin",
+)
+# Where a local client comes from. The rest of 127.0.0.0/8 is a forwarder's choice: 127.0.0.6 is a mesh's sidecar.
+_SOURCES = {ipaddress.ip_address("127.0.0.1"), ipaddress.ip_address("::1")}
+_NAMES = {"localhost", "ip6-localhost"}
 
 
 class NotLocal(HeadwayError):
@@ -54,34 +60,35 @@ def check_local(request: web.Request) -> None:
     """Raises `NotLocal` for who is not on this machine, or is a web page in a browser on it.
 
     A page whose own name was pointed at this machine (DNS rebinding) is of our origin to its browser. Its name is then
-    in `Host`: only names that nobody else can give to this machine are taken.
+    in `Host`, as is the address that was asked where something on this machine forwards connections: only names that
+    mean the asker's own machine are taken. A forwarder that says `localhost` itself, and nothing else, is not seen.
     """
     headers = request.headers
     page = headers.get("Sec-Fetch-Site", "none") not in {"same-origin", "none"}
-    if not _is_loopback(request.remote or "") or page or any(name in headers for name in _FROM_ELSEWHERE):
+    if _address(request.remote or "") not in _SOURCES or page or any(name in headers for name in _FROM_ELSEWHERE):
         raise NotLocal("Administration answers only requests from this machine, through no proxy and from no web page.")
-    host = headers.get("Host")  # a browser sends it always
-    if host is not None and (name := _without_port(host)) != "localhost" and _address(name) is None:
+    host = headers.get("Host", "")
+    name = _without_port(host)
+    address = _address(name)
+    if name not in _NAMES and (address is None or not address.is_loopback):
         raise NotLocal(
-            f"Administration answers only to localhost or an IP address, since any page can have its name point here; "
-            f"this request's Host is {host[:MAX_HOST_CHARS]!r}. Ask http://localhost:PORT instead."
+            f"Administration answers only to localhost or a loopback address, since any page can have its name point "
+            f"here, and anything can forward here what it was sent; this request's Host is {host[:MAX_HOST_CHARS]!r}. "
+            "Ask http://localhost:PORT on this machine instead."
         )
 
 
-def _is_loopback(remote: str) -> bool:
-    address = _address(remote)
-    return address is not None and address.is_loopback
-
-
 def _address(text: str) -> ipaddress.IPv4Address | ipaddress.IPv6Address | None:
+    """A socket of both families (`--host ::`) shows an IPv4 peer as ::ffff:127.0.0.1."""
     try:
-        return ipaddress.ip_address(text)
+        address = ipaddress.ip_address(text)
     except ValueError:
         return None
+    return getattr(address, "ipv4_mapped", None) or address
 
 
 def _without_port(host: str) -> str:
-    """And an IPv6 address without its brackets."""
+    """And an IPv6 address without its brackets, a name without the dot of its root."""
     if host.startswith("["):
         return host[1:].partition("]")[0]
-    return (host.rpartition(":")[0] if ":" in host else host).lower()
+    return (host.rpartition(":")[0] if ":" in host else host).lower().removesuffix(".")

@@ -32,19 +32,16 @@ class Viewer:
         return self.is_operator or (self.see == "tenant" and tenant == self.tenant)
 
 
-def viewer_of(request: web.Request, door: Door | None, *, open_to_all: bool = False) -> Viewer:
-    """As administration has it: this machine, or a key. Raises `Unauthenticated` for a key that is no good, and for
-    none where one is needed, which it is not for what is `open_to_all`.
+def viewer_of(request: web.Request, door: Door | None) -> Viewer:
+    """As administration has it: a key where there are keys, else this machine. Raises `Unauthenticated` for a key that
+    is no good, and for none where one is needed.
     """
-    ring = door.ring if door is not None else None
-    if door is None or ring is None:
+    if door is None or door.ring is None:
         return Viewer("operator" if is_local(request) else "public")
     found = door.presented(request.headers)
-    if found is not None:
-        return Viewer("operator") if found.admin else Viewer("tenant", found.tenant)
-    if is_local(request):
-        return Viewer("operator")
-    return Viewer("public", "" if open_to_all else door.caller(request.headers).tenant)
+    if found is None:
+        return Viewer("public", door.caller(request.headers).tenant)
+    return Viewer("operator") if found.admin else Viewer("tenant", found.tenant)
 
 
 def is_local(request: web.Request) -> bool:

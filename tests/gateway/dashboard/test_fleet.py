@@ -73,17 +73,16 @@ async def test_each_sees_what_is_its_own(tmp_path: Path) -> None:
             "wrong": await seen(fleet, Authorization="Bearer hw-wrong"),
         }
     assert {who: status for who, (status, _) in answers.items()} == {
-        "admin": 200, "local": 200, "alice": 200, "bob": 200, "nobody": 401, "wrong": 401,
+        "admin": 200, "local": 401, "alice": 200, "bob": 200, "nobody": 401, "wrong": 401,
     }  # fmt: skip
-    for who in ("admin", "local"):
-        told = answers[who][1]
-        assert told["see"] == "operator"
-        assert {one["name"]: one["tokens"] for one in told["tenants"]} == {"alice": 28, "bob": 14}
-        assert sum(one["share"] for one in told["tenants"]) == pytest.approx(1)
-        assert {one["name"]: one["fair_share"] for one in told["tenants"]} == {"alice": 0.75, "bob": 0.25}
-        assert {one["id"] for one in told["slow"]} == {"alices", "alices-2", "bobs"}
-        assert told["request"]["tenant"] == "bob"
-        assert told["request"]["tries"][0]["worker"] == "w0"
+    told = answers["admin"][1]
+    assert told["see"] == "operator"
+    assert {one["name"]: one["tokens"] for one in told["tenants"]} == {"alice": 28, "bob": 14}
+    assert sum(one["share"] for one in told["tenants"]) == pytest.approx(1)
+    assert {one["name"]: one["fair_share"] for one in told["tenants"]} == {"alice": 0.75, "bob": 0.25}
+    assert {one["id"] for one in told["slow"]} == {"alices", "alices-2", "bobs"}
+    assert told["request"]["tenant"] == "bob"
+    assert told["request"]["tries"][0]["worker"] == "w0"
     told = answers["alice"][1]
     assert told["see"] == "tenant"
     assert [one["name"] for one in told["tenants"]] == ["alice"]
@@ -92,7 +91,7 @@ async def test_each_sees_what_is_its_own(tmp_path: Path) -> None:
     assert "bob" not in json.dumps(told)
     assert answers["bob"][1]["request"]["id"] == "bobs"
     assert "alice" not in json.dumps(answers["bob"][1])
-    for who in ("nobody", "wrong"):
+    for who in ("local", "nobody", "wrong"):
         assert set(answers[who][1]) == {"error"}
     assert "hw-" not in json.dumps([told for _, told in answers.values()])
 

@@ -1,4 +1,4 @@
-"""What an operator may do to a fleet while it serves. Answers this machine, or whoever has a key for administration."""
+"""What an operator may do to a fleet while it serves. Answers a key for administration; without keys, this machine."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from headway.core.front.ladder import Level, Mode
 from headway.gateway.admin import check_local
 from headway.gateway.fleet.service import FLEET, FleetService
 from headway.gateway.inform import json_response
-from headway.gateway.tenancy.auth import Forbidden
+from headway.gateway.tenancy.auth import Forbidden, Unauthenticated
 
 LEVELS = {level.name.lower(): level for level in Level}
 MODES = {mode.value: mode for mode in Mode}
@@ -96,14 +96,23 @@ async def reload(request: web.Request) -> web.Response:
 
 
 def _allowed(request: web.Request) -> FleetService:
-    """Raises `Forbidden`, `Unauthenticated` or `NotLocal` for who may not."""
+    """Raises `Forbidden`, `Unauthenticated` or `NotLocal` for who may not.
+
+    Where there are keys, being on this machine is not enough: behind a proxy that says nothing of itself everybody is.
+    """
     service = request.app[FLEET]
-    caller = service.door.presented(request.headers) if service.door.ring is not None else None
-    if caller is not None:
-        if not caller.admin:
-            raise Forbidden("This key is a tenant's; administration takes one that was made with --admin.")
+    if service.door.ring is None:
+        check_local(request)
         return service
-    check_local(request)
+    caller = service.door.presented(request.headers)
+    if caller is None:
+        raise Unauthenticated(
+            "This gateway has API keys: administration takes one that was made with `headway keys create --admin`, in "
+            "the header Authorization: Bearer KEY.",
+            code="missing_api_key",
+        )
+    if not caller.admin:
+        raise Forbidden("This key is a tenant's; administration takes one that was made with --admin.")
     return service
 
 

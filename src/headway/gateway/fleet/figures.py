@@ -41,6 +41,7 @@ class Figures:
         self._output_tokens: dict[str, int] = {}
         self._over: list[Trail] = []
         self.returned = 0  # requests that went to another worker
+        self.keys_ignored = 0  # that were no good, where none was needed
         self.failures: dict[tuple[str, str], int] = {}  # (worker, code)
 
     # -- as it happens ---------------------------------------------------------------------------------------------

@@ -9,7 +9,8 @@ from headway.core.front.front import RETRY_WHEN_CLOSED_S
 from headway.gateway.fleet.headers import CALLER
 from headway.gateway.fleet.service import FLEET, FleetService
 from headway.gateway.inform import STARTED_S, json_response
-from headway.gateway.viewer import viewer_of
+from headway.gateway.tenancy.auth import Unauthenticated
+from headway.gateway.viewer import Viewer, viewer_of
 from headway.wire.responses import Health
 
 
@@ -65,7 +66,7 @@ async def ready(request: web.Request) -> web.Response:
 async def load(request: web.Request) -> web.Response:
     """The fleet's numbers now, as JSON: what a router above or a test polls. Tenants by name to who may know them."""
     service = request.app[FLEET]
-    viewer, no_keys = viewer_of(request, service.door, open_to_all=True), service.door.ring is None
+    viewer, no_keys = _viewer(request, service), service.door.ring is None
     front, now = service.front, service.driver.clock()
     admission = front.admission
     reason = front.not_ready_reason or ("" if _up(service) else "No worker is up.")
@@ -104,11 +105,20 @@ async def load(request: web.Request) -> web.Response:
 
 
 async def metrics(request: web.Request) -> web.Response:
-    """For Prometheus. Who is neither on this machine nor has a key for administration is told nothing by tenant."""
+    """For Prometheus. Where there are keys, only one for administration is told anything by tenant."""
     service = request.app[FLEET]
-    viewer, exporter = viewer_of(request, service.door, open_to_all=True), service.metrics
+    viewer, exporter = _viewer(request, service), service.metrics
     body = exporter.render(tenants=viewer.is_operator or service.door.ring is None)
     return web.Response(body=body, headers={"Content-Type": exporter.content_type})
+
+
+def _viewer(request: web.Request, service: FleetService) -> Viewer:
+    """Of what needs no key: a bad one is taken for none, and counted. Monitoring must not end with its key."""
+    try:
+        return viewer_of(request, service.door)
+    except Unauthenticated as error:
+        service.figures.keys_ignored += error.code == Unauthenticated.code  # else there was none
+        return Viewer("public")
 
 
 def _up(service: FleetService) -> bool:

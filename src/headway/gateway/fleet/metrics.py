@@ -50,6 +50,11 @@ _TABLE = (
     ),
     Metric("headway_requests_returned_total", "counter", "Requests that were sent to another worker."),
     Metric(
+        "headway_keys_ignored_total",
+        "counter",
+        "Calls of /metrics and /load with an API key that is no good, answered as if without.",
+    ),
+    Metric(
         "headway_worker_seconds",
         "histogram",
         "Sending to the end of the answer: the worker's part of a call.",
@@ -117,6 +122,7 @@ class FleetCollector:
         yield _by("headway_requests_refused_total", front.refused)
         yield _one("headway_relegations_total", front.lanes.relegations)
         yield _one("headway_requests_returned_total", figures.returned)
+        yield _one("headway_keys_ignored_total", figures.keys_ignored)
         yield _one("headway_prefill_tokens_total", figures.prefill_tokens)
         yield _one("headway_decode_tokens_total", figures.decode_tokens)
         yield _one("headway_ladder_level", front.ladder.height)
