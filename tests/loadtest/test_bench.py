@@ -189,6 +189,10 @@ def test_lengths_that_the_server_counts_otherwise_are_told() -> None:
     assert "prompt lengths" not in length_remarks(records, [], given=True), "nobody asked for a length"
     assert not length_remarks([_counted(100, -1)], [], given=False), "a server that counts nothing says nothing"
     assert not length_remarks([], [], given=False)
+    assert not length_remarks([_counted(100, 100, output_tokens=30)], [], given=False, choices=3), (
+        "each is as long as asked"
+    )
+    assert length_remarks([_counted(100, 100, output_tokens=10)], [], given=False, choices=3)
 
 
 def _counted(asked: int, input_tokens: int, output_tokens: int = 10) -> Record:

@@ -92,6 +92,20 @@ async def test_somebody_who_says_nothing() -> None:
             await discover(template_for(server.url), timeout_s=0.2)
 
 
+async def test_a_list_of_models_that_never_comes_is_done_without_where_the_model_is_known(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    async def posts_only(turn: Turn) -> None:
+        await (asyncio.sleep(60) if turn.asked.method == "GET" else talks(turn))
+
+    monkeypatch.setattr("headway.loadtest.side.discover.MODELS_TIMEOUT_S", 0.1)
+    async with serving(posts_only, pages=True) as server:
+        discovered = await discover(template_for(server.url))
+        assert "the server does not list its models" in discovered.notes
+        with pytest.raises(Unreachable, match=r"did not answer GET /v1/models in 0\.2 s"):
+            await discover(template_for(server.url, model=""), timeout_s=0.2)
+
+
 @pytest.mark.parametrize("status", [401, 403])
 async def test_no_key_and_a_wrong_key(status: int) -> None:
     script = answering(whole(error("bad key sk-very-secret"), status=status))

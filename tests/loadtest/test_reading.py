@@ -159,6 +159,14 @@ def test_reasoning_that_was_shown_is_not_hidden() -> None:
     assert (record.first_tokens, list(record.gap_tokens), record.hidden_tokens) == (3, [3, 3], 0)
 
 
+def test_a_summary_of_much_reasoning_does_not_stand_for_all_of_it() -> None:
+    thought: dict[str, Any] = {"reasoning_content": "Thinking"}
+    words = [said("a") for _ in range(15)]
+    record, _ = read(said(None, **thought), *words, said("b", finish="length"), thoughtful(516, 500), DONE)
+    assert (record.output_tokens, record.hidden_tokens) == (516, 499)
+    assert (record.first_tokens, list(record.gap_tokens)) == (1, [1] * 16)
+
+
 def test_a_running_count_tells_hidden_reasoning_with_the_first_word() -> None:
     def counted(text: str, count: int, **more: Any) -> bytes:
         choice = {"index": 0, "delta": {"content": text}, "finish_reason": more.get("finish")}

@@ -20,6 +20,10 @@ class Unreachable(LoadTestError):
     """No connection to the server: no such host, nobody listens, no route."""
 
 
+class Unanswered(Unreachable):
+    """A connection, and no answer over it in time."""
+
+
 class TlsFailed(LoadTestError):
     """Somebody is there, and no trusted encryption with them."""
 

@@ -12,13 +12,17 @@ OFF_REQUESTS = 0.01
 ADVICE = "; --tokenizer PATH or server makes them exact, where they are estimated"
 
 
-def length_remarks(records: Sequence[Record], could_not: Sequence[int], *, given: bool) -> dict[str, str]:
+def length_remarks(
+    records: Sequence[Record], could_not: Sequence[int], *, given: bool, choices: int = 1
+) -> dict[str, str]:
     """Remarks by name. `could_not`: of prompts of which was known, before they were sent, that they are off: tokens too
     many or too few. `given`: prompts were sent as they are, so that nobody asked for a length.
+    `choices`: that each request asked for, all of its length.
     """
     said = {}
     inputs = [(one.asked_input_tokens, one.input_tokens) for one in records if one.ok and one.input_tokens >= 0]
-    outputs = [(one.asked_output_tokens, one.output_tokens) for one in records if one.ok and one.output_tokens >= 0]
+    answered = [one for one in records if one.ok and one.output_tokens >= 0]
+    outputs = [(one.asked_output_tokens * choices, one.output_tokens) for one in answered]
     about_inputs = [] if given else [_off(inputs, "prompts", ADVICE)]
     if could_not:
         most = max(map(abs, could_not))

@@ -126,7 +126,8 @@ async def started(
             f"{template.address.authority} answers already, before --server-command was run. Stop that server, or "
             "leave the command out."
         )
-    with log.open("ab") as out:
+    # What a server prints is its own, keys included: for nobody else to read.
+    with open(log, "ab", opener=lambda path, flags: os.open(path, flags, 0o600)) as out:
         try:
             # A session of its own: Ctrl-C ends the load first, and the server after it.
             process = await asyncio.create_subprocess_exec(

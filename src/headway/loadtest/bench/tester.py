@@ -335,7 +335,8 @@ def _remarks(table: RecordTable, measured: runner.Measured, options: Options) ->
     if retries := sum(record.retries for record in table.records):
         again = sum(record.retries > 0 for record in table.records)
         remarks["retries"] = f"{retries:,} after Retry-After, of {again:,} of {len(table):,} requests"
-    remarks |= length_remarks(table.records, measured.off_lengths, given=kind_of(options.text.prompts) == "given")
+    given = kind_of(options.text.prompts) == "given"
+    remarks |= length_remarks(table.records, measured.off_lengths, given=given, choices=options.server.n)
     told = [record for record in table.records if record.cached_tokens >= 0 and record.input_tokens > 0]
     if told:
         share = sum(record.cached_tokens for record in told) / sum(record.input_tokens for record in told)

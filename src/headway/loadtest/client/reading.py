@@ -23,6 +23,8 @@ MAX_EVENT_BYTES = 16 * 1024 * 1024
 MAX_STREAM_BYTES = 64 * 1024 * 1024
 MAX_TOKEN_BYTES = 8 * 1024
 GIVEN_UP = {"error", "abort", "aborted"}  # finish reasons of vLLM, SGLang and others for their own failures
+# Thoughts that are so many times as dense in their chunks as the rest of the answer in its own were not all shown.
+SUMMARY_RATIO = 4
 NOT_DONE = "the stream ended without [DONE]"
 CUT_OFF = "stream ended early: neither a finish reason nor [DONE]"
 
@@ -146,7 +148,7 @@ class Reading:
         self._usages = 0  # chunks that carried one
         self._usage: _Usage | None = None  # that came alone: of the whole answer
         self._texts: list[str] | None = [] if keep_text else None
-        self._thoughts = False  # some were shown
+        self._thoughts = 0  # visible chunks of them
         self.done = False
         self.failed = False
         self.error = ""  # why it failed, or a note about what is merely odd
@@ -248,7 +250,7 @@ class Reading:
                 words, thought = _words_of(delta)
             if words:
                 if thought:
-                    self._thoughts = True
+                    self._thoughts += 1
                 self._visible(index, now_ns, count, thought)
                 if self._texts is not None:
                     self._texts.append(words)
@@ -287,7 +289,16 @@ class Reading:
         total = None if usage is None else usage.completion_tokens
         if self._usage is None and self._usages > 1 and len(self._last_ns) > 1:
             total = None  # what came with the last chunk may be one choice's
-        self.share_out(total, CountedBy.USAGE, 0 if usage is None or self._thoughts else usage.thoughts)
+        self.share_out(total, CountedBy.USAGE, 0 if usage is None else self._unseen(usage.thoughts, total or 0))
+
+    def _unseen(self, thoughts: int, total: int) -> int:
+        """Of `thoughts` that the server counts, how many were not shown: all, or what a summary of them leaves out."""
+        others = len(self._owners) - self._thoughts
+        if not thoughts or not self._thoughts or not others:
+            return 0 if self._thoughts else thoughts
+        a_chunk = max(1.0, (total - thoughts) / others)  # of what is shown for certain
+        seen = a_chunk * self._thoughts
+        return thoughts - round(seen) if thoughts > SUMMARY_RATIO * seen else 0
 
     def share_out(self, total: int | None, counted: CountedBy, hidden: int = 0) -> None:
         """Give every visible chunk its tokens. `total` is of all choices; None is not known. `hidden`: of these."""

@@ -19,6 +19,8 @@ from headway.wire.blocking import connection_to, hang_up, within
 
 MAX_BODY_BYTES = 32 * 1024 * 1024
 LINGER_S = 0.5
+# The last two are of `http.client`, where another thread has closed what it was reading.
+_BROKEN = (OSError, http.client.HTTPException, AttributeError, ValueError)
 _REDIRECTS = (301, 302, 307, 308)
 
 
@@ -70,9 +72,9 @@ class SideChannel:
                 answer = self._ask("GET", to.path + (f"?{to.query}" if to.query else ""), None, {})
         return answer
 
-    def with_headers(self, headers: Mapping[str, str]) -> SideChannel:
+    def with_headers(self, headers: Mapping[str, str], timeout_s: float) -> SideChannel:
         """Another channel to the same server."""
-        return SideChannel(self._address, headers, self._tls, self._timeout_s)
+        return SideChannel(self._address, headers, self._tls, timeout_s)
 
     def json(self, path: str) -> Any:
         """What a GET answers as JSON; None whatever goes wrong."""
@@ -104,13 +106,13 @@ class SideChannel:
         kept = self._connection is not None
         try:
             return self._ask_once(method, path, body, headers, finished)
-        except (OSError, http.client.HTTPException) as error:
+        except _BROKEN as error:
             self.close()
             if not kept or isinstance(error, TimeoutError):
                 raise _as_os_error(error) from None
         try:
             return self._ask_once(method, path, body, headers, finished)  # the kept connection was closed meanwhile
-        except (OSError, http.client.HTTPException) as error:
+        except _BROKEN as error:
             self.close()
             raise _as_os_error(error) from None
 

@@ -12,7 +12,7 @@ from headway.loadtest.client.address import Tls
 from headway.loadtest.client.reading import Reading, error_text, read_whole
 from headway.loadtest.client.refusal import retry_after_s
 from headway.loadtest.client.request import Accepted, RequestTemplate, RequestWriter
-from headway.loadtest.errors import LoadTestError, Rejected, Unauthorised, UnknownModel, Unreachable
+from headway.loadtest.errors import LoadTestError, Rejected, Unanswered, Unauthorised, UnknownModel, Unreachable
 from headway.loadtest.record import Record
 from headway.loadtest.side.aside import aside
 from headway.loadtest.side.channel import HttpAnswer, SideChannel
@@ -24,6 +24,7 @@ PROBE = Item(input_tokens=8, output_tokens=4)
 PROBE_PROMPT = "Say hello."
 PROBE_TIMEOUT_S = 120.0
 CONNECT_TIMEOUT_S = 10.0
+MODELS_TIMEOUT_S = 10.0  # where the model is known: the list only checks it
 MAX_WAITS, MAX_WAIT_S = 5, 10.0  # for a server that is busy
 _SHOWN_MODELS = 20
 
@@ -92,21 +93,30 @@ class _Probe:
         """Those listed; every tenant's key is tried on the way."""
         tenants = self._template.tenant_headers
         listed: tuple[str, ...] = ()
+        timeout_s = min(self._timeout_s, MODELS_TIMEOUT_S) if self._template.model else self._timeout_s
         for tenant, headers in (tenants or {"": {}}).items():
-            answer = self._get(self._template.address.path("/models"), headers)
+            path = self._template.address.path("/models")
+            try:
+                answer = self._get(path, headers, timeout_s)
+            except Unanswered:
+                if not self._template.model:
+                    raise
+                self._notes.append("the server does not list its models")
+                return listed
             if answer.status in (401, 403):
                 raise self._unauthorised(answer, tenant)
             if answer.status == 200:
                 listed = listed or tuple(card.id for card in read_models(answer.json))
         return listed
 
-    def _get(self, path: str, headers: Mapping[str, str]) -> HttpAnswer:
+    def _get(self, path: str, headers: Mapping[str, str], timeout_s: float) -> HttpAnswer:
         names = {**self._template.common_headers(), **{name.lower(): value for name, value in headers.items()}}
-        channel = self._channel.with_headers(names)
+        channel = self._channel.with_headers(names, timeout_s)
         try:
             return channel.get(path)
         except TimeoutError:
-            raise Unreachable(f"{self._where} took a connection and did not answer in {self._timeout_s:g} s.") from None
+            words = f"{self._where} took a connection and did not answer GET {path} in {timeout_s:g} s."
+            raise Unanswered(words) from None
         except OSError as error:
             raise Unreachable(f"{self._where} took a connection and gave no HTTP answer: {error}") from None
         finally:
