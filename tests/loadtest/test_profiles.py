@@ -70,8 +70,13 @@ ALL: list[Profile] = [
     Mixed(concurrency=3),
     LongContext(),
     LongOutput(),
-    Burst(),
+    Burst(base_rate=10, burst_rate=40, period=8),
 ]
+
+
+def test_a_run_too_short_for_a_burst_is_none() -> None:
+    with pytest.raises(InvalidPlan, match="No burst falls into 16 s: the first begins after 27 s"):
+        offered(Burst(), WindowOptions(duration=16.0))
 
 
 def test_every_profile_is_tried() -> None:

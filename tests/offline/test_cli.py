@@ -58,6 +58,7 @@ async def test_run_retry_and_the_report(source, tmp_path):
         assert status == 3
         assert "done, with failures" in out
         assert "4: 4 bad_item" in out
+        assert "the first that failed, line " in out
         assert "sk-secret" not in (tmp_path / "out.job.json").read_text()
         failing = False
         status, out, _ = await ran("retry", output, "--class", "bad_item", "--html", page, "--quiet")

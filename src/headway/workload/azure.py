@@ -55,7 +55,8 @@ def _places(where: str, header: list[str]) -> list[int]:
     if missing:
         raise WorkloadError(
             f"{where}: the header lacks {', '.join(missing)}. The first line of such a trace names the columns "
-            f"{', '.join(_COLUMNS)}, in any order",
+            f"{', '.join(_COLUMNS)}, in any order. A trace of your own is lines of JSON, such as "
+            '{"at_s": 0.5, "input_tokens": 100, "output_tokens": 50}',
             field=missing[0],
         )
     return [names.index(column.lower()) for column in _COLUMNS]

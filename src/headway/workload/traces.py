@@ -33,7 +33,7 @@ _MAX_RAW_S = 1e11
 _MAX_BLOCK = 2**63 - 1
 _KNOWN = (
     "Known are Azure's CSV (TIMESTAMP,ContextTokens,GeneratedTokens), Mooncake's JSON lines (timestamp, input_length, "
-    "output_length, hash_ids) and our own (at_s, input_tokens, output_tokens)"
+    "output_length, hash_ids) and our own JSON lines (at_s, input_tokens, output_tokens)"
 )
 
 Seen = tuple[int, int, Item]  # time in ns from wherever the file counts, line, item

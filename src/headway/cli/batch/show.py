@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import msgspec
 from rich.console import Console
 from rich.table import Table
 from rich.text import Text
@@ -20,6 +21,8 @@ def print_ended(files: Files, ended: Ended) -> None:
     word = "stopped" if ended.reason else "done, with failures" if summary.failed else "done"
     _print(word, summary)
     console = Console()
+    if first := _first_failure(files.errors):
+        console.print(Text(f"the first that failed, {first}"), soft_wrap=True)
     paths = [files.output, *([files.errors] if summary.failed else []), files.summary]
     for path in filter(Path.exists, paths):
         console.print(Text(f"wrote {path}"), soft_wrap=True)
@@ -45,6 +48,17 @@ def _print(word: str, summary: Summary) -> None:
     console.print(facts)
     if summary.done:
         console.print(_percentiles(summary))
+
+
+def _first_failure(errors: Path) -> str:
+    """Empty where none is told."""
+    try:
+        with errors.open("rb") as lines:
+            told = msgspec.json.decode(lines.readline())
+        words = str(told["error"]["message"]).removeprefix(f"Line {told['headway']['line']}: ")
+        return f"line {told['headway']['line']}: {words}"
+    except (OSError, msgspec.DecodeError, LookupError, TypeError):
+        return ""
 
 
 def _percentiles(summary: Summary) -> Table:

@@ -291,6 +291,12 @@ def _burst(profile: Burst, terms: Terms) -> Offered:
         ends_s = lasts.requests / (process.expected(profile.period) / profile.period)
     offered = _open(profile, process, lasts, {}, terms)
     bursts_s = tuple((one.start_ns / NS_PER_S, one.end_ns / NS_PER_S) for one in process.windows(ends_s))
+    if not bursts_s:
+        first_s = process.windows(profile.period)[0].start_ns / NS_PER_S
+        raise InvalidPlan(
+            f"No burst falls into {ends_s:.3g} s: the first begins after {first_s:.3g} s. Use a longer --duration (three "
+            f"bursts and their calm take {3 * profile.period + calm_s / 2:.3g} s), or a shorter --period."
+        )
     return replace(offered, bursts_s=bursts_s)
 
 

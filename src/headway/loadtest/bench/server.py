@@ -127,7 +127,8 @@ async def started(
             "leave the command out."
         )
     # What a server prints is its own, keys included: for nobody else to read.
-    with open(log, "ab", opener=lambda path, flags: os.open(path, flags, 0o600)) as out:
+    log.touch(mode=0o600)
+    with log.open("ab") as out:
         try:
             # A session of its own: Ctrl-C ends the load first, and the server after it.
             process = await asyncio.create_subprocess_exec(
