@@ -294,8 +294,8 @@ def _burst(profile: Burst, terms: Terms) -> Offered:
     if not bursts_s:
         first_s = process.windows(profile.period)[0].start_ns / NS_PER_S
         raise InvalidPlan(
-            f"No burst falls into {ends_s:.3g} s: the first begins after {first_s:.3g} s. Use a longer --duration (three "
-            f"bursts and their calm take {3 * profile.period + calm_s / 2:.3g} s), or a shorter --period."
+            f"No burst falls into {ends_s:.3g} s: the first begins after {first_s:.3g} s. Use a longer --duration "
+            f"(three bursts and their calm take {3 * profile.period + calm_s / 2:.3g} s), or a shorter --period."
         )
     return replace(offered, bursts_s=bursts_s)
 

@@ -12,7 +12,7 @@ import time
 from collections.abc import AsyncIterator, Mapping, Sequence
 from difflib import get_close_matches
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 import msgspec
 
@@ -108,6 +108,12 @@ def check_command(template: str, names: Sequence[str]) -> None:
         raise InvalidPlan(f"--server-command has {{{unknown[0]}}}, which no --setting gives values.")
 
 
+def _private(log: Path) -> BinaryIO:
+    """What a server prints is its own, keys included: for nobody else to read."""
+    log.touch(mode=0o600)
+    return log.open("ab")
+
+
 def command(template: str, settings: Mapping[str, str]) -> list[str]:
     """The words of the command. A value stays one word, whatever is in it."""
     return [word.format(**settings) for word in shlex.split(template)]
@@ -126,9 +132,7 @@ async def started(
             f"{template.address.authority} answers already, before --server-command was run. Stop that server, or "
             "leave the command out."
         )
-    # What a server prints is its own, keys included: for nobody else to read.
-    log.touch(mode=0o600)
-    with log.open("ab") as out:
+    with _private(log) as out:
         try:
             # A session of its own: Ctrl-C ends the load first, and the server after it.
             process = await asyncio.create_subprocess_exec(
