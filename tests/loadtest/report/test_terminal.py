@@ -9,6 +9,7 @@ import msgspec
 import pytest
 from rich.console import Console
 
+from headway.loadtest.report import tables
 from headway.loadtest.report.html import run_page
 from headway.loadtest.report.terminal import print_run
 from headway.loadtest.report.wording import TOO_SMALL, significant
@@ -104,6 +105,27 @@ def test_fates_promises_signals_and_groups(made: Sample) -> None:
     for title in ("KV use", "Waiting", "Preemptions", "By kind", "By tenant", "acme", "globex", "short", "long"):
         assert title in text
     assert "qwen3-8b · bf16 · vllm 0.14.0" in text
+
+
+def test_signals_are_of_the_window_and_no_mean_is_above_its_peak(made: Sample) -> None:
+    """While a run drains, everything is as full as it was left; its load is over."""
+    start_s, end_s = made.run.summary.window_s
+    times = [start_s, end_s, end_s + 1, end_s + 2]
+    series: dict[str, list[float | None]] = {
+        "kv_used_ratio": [0.1, 0.3, 0.9, 0.9],
+        "waiting": [2.0, 4.0, 90.0, 90.0],
+    }
+    signals = Signals(source="it", times_s=times, series=series)
+    told = tables.signals(changed(made.run, signals=signals))
+    assert told is not None
+    assert [[cell.text for cell in row[1:3]] for row in told.rows] == [["20.0%", "30.0%"], ["3.00", "4.00"]]
+
+
+def test_what_ended_after_the_window_is_not_nothing(made: Sample) -> None:
+    overall = msgspec.structs.replace(made.run.summary.overall, request_rate=0.0)
+    summary = msgspec.structs.replace(made.run.summary, overall=overall)
+    text = " ".join(printed(changed(made.run, summary=summary)).split())
+    assert "0 req/s in the window: those sent in it ended after it" in text
 
 
 def test_rivals_are_there_when_asked_for(made: Sample) -> None:

@@ -158,6 +158,11 @@ def load(run: Run) -> Table:
         else "as fast as answers come (closed loop)"
     )
     measured = f"{significant(start)}–{significant(end)} s of {significant(run.elapsed_s)} s"
+    ended_later = (
+        " in the window: those sent in it ended after it"
+        if overall.fates.get("ok") and not overall.request_rate
+        else ""
+    )
     share = f", {percent(client.sent_rate / client.offered_rate)} of it" if client.offered_rate else ""
     rows = {
         "Simulated": run.simulation,
@@ -166,7 +171,7 @@ def load(run: Run) -> Table:
         "Offered": offered,
         "Sent": f"{per_second(client.sent_rate, 'req')}{share}",
         "Schedule lag": spread(client.lag),
-        "Finished well": per_second(overall.request_rate, "req"),
+        "Finished well": per_second(overall.request_rate, "req") + ended_later,
         "Input": per_second(overall.input_token_rate, "tokens"),
         "Output": per_second(overall.output_token_rate, "tokens"),
         "Recovery": _recovery(run.summary),
@@ -206,7 +211,7 @@ def goodput(run: Run) -> Table | None:
     }
     note = "A request is good when it met every limit; refused and failed ones are not."
     if left := overall.undecided_requests:
-        note += f" {count(left, 'request')} not counted: cancelled while every limit could still be met."
+        note += f" {count(left, 'request')} not counted: due too shortly before the run was cut to break every limit."
     return facts("Promise (SLO)", rows, note)
 
 
@@ -253,17 +258,17 @@ def gauge_text(name: str, value: float) -> str:
 
 
 def signals(run: Run) -> Table | None:
-    """Mean and peak of what the server exported, and of its counters' growth; None when it exported nothing."""
+    """Mean and peak of what the server exported, and of its counters' growth; None when it exported nothing.
+
+    Gauges are of the measured window: while a run drains, or before it is warm, they are of another load.
+    """
     rows, window_s = [], run.summary.window_s
     for name, values in run.signals.series.items():
         known = [(at_s, value) for at_s, value in zip(run.signals.times_s, values, strict=False) if value is not None]
         if known and name in GAUGES:
-            heights = [value for _, value in known]
-            high = run.signals.kv_used_ratio(window_s) if name == "kv_used_ratio" else None
-            peak = Cell(gauge_text(name, max(heights)))
-            if high is not None:
-                peak = Cell(gauge_text(name, high), "p95 when measured")
-            rows.append((Cell(GAUGES[name]), Cell(gauge_text(name, sum(heights) / len(heights))), peak, Cell("")))
+            heights = [value for _, value in run.signals.within(name, window_s) or known]
+            shown = (sum(heights) / len(heights), max(heights))
+            rows.append((Cell(GAUGES[name]), *(Cell(gauge_text(name, height)) for height in shown), Cell("")))
         elif len(known) > 1 and name in COUNTERS:
             average, peak, total = _counter(known)
             if name == "preemptions_total" and (grown := run.signals.preemptions(window_s)) is not None:
@@ -271,7 +276,11 @@ def signals(run: Run) -> Table | None:
             rows.append((Cell(COUNTERS[name]), average, peak, total))
     if not rows:
         return None
-    note = f"Read from the server ({run.signals.source}) {count(len(run.signals.times_s), 'time')} during the run."
+    times = count(len(run.signals.times_s), "time")
+    note = (
+        f"Read from the server ({run.signals.source}) {times} during the run. What rises and falls is told of the "
+        "measured window."
+    )
     return Table("Server signals", ("", "mean", "peak", "in all"), tuple(rows), note)
 
 
