@@ -24,11 +24,12 @@ from headway.loadtest.bench.options import (
 )
 from headway.loadtest.bench.profiles import Terms, offer
 from headway.loadtest.bench.tester import Result
-from headway.loadtest.compare import DIFFERENT, UNKNOWN, Comparison, compare, distance
+from headway.loadtest.compare import DIFFERENT, UNKNOWN, Comparison, _difference, _drawn, compare, distance
 from headway.loadtest.record import Record
 from headway.loadtest.report import versus
 from headway.loadtest.report.json_file import parse_run, run_bytes
 from headway.loadtest.result import Environment, Interval, Load, Run, Slo, Word
+from headway.metrics import latency
 from headway.workload.tokens import Calibration
 from tests.loadtest import queues
 from tests.loadtest.runs import load, run
@@ -253,6 +254,30 @@ def test_a_figure_among_what_was_given_up_is_compared_by_its_bound(runs):
         (row,) = (row for row in versus.differences(comparison).rows if row[0].text.startswith("TTFT p95"))
         assert "≥ 30" in row[1].text + row[2].text
         assert row[3].text.startswith(sign)
+
+
+def test_a_bound_is_compared_with_the_end_of_an_interval():
+    """Had the other been as long as it may be, the change would be that much smaller."""
+    at_least, known = Interval(value=None, low=30.0), Interval(value=10.0, low=8.0, high=13.0)
+    open_above = Interval(value=10.0, low=8.0)
+    for a, b, low, high in (
+        (known, at_least, 17.0, None),
+        (at_least, known, None, -17.0),
+        (open_above, at_least, None, None),
+        (at_least, open_above, None, None),
+        (at_least, at_least, None, None),
+    ):
+        change = _difference("ttft p99", a, b).change
+        assert (change.value, change.low, change.high) == (None, low, high)
+
+
+def test_draws_that_both_lie_beyond_the_samples_bound_nothing():
+    """A tenth of both waits was given up after 30 s: whether the one p90 is larger or the other, nobody can tell."""
+    waits = np.where(np.arange(2000) % 10 == 0, np.inf, np.random.default_rng(0).uniform(1, 2, 2000))
+    sample = {"ttft": latency.Samples(waits, None, np.where(np.isinf(waits), 30.0, np.nan))}
+    assert _drawn([sample, sample], "ttft", 90.0, (0, 1)) == (-np.inf, np.inf)
+    low, high = _drawn([sample, sample], "ttft", 50.0, (0, 1)) or (np.nan, np.nan)
+    assert -0.1 < low < 0 < high < 0.1
 
 
 def test_a_slower_server_is_slower_by_more_than_noise(runs, records):

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+from msgspec.structs import replace
 
-from headway.loadtest.probe import LoadAnswer, Requirements, opinion
+from headway.loadtest.probe import LoadAnswer, Requirements, opinion, pooled
 from headway.loadtest.report import curve
-from headway.loadtest.result import Slo
+from headway.loadtest.result import Interval, Slo
 from headway.loadtest.stable import Search
 from tests.loadtest import queues
 from tests.loadtest.runs import load, run
@@ -38,3 +39,11 @@ def test_the_bounds_of_errors_and_memory_are_the_users():
     ):
         assert opinion([scripted(8, 1.0, **changes)], Requirements(), repeats=1).answer is LoadAnswer.BREAKS
         assert opinion([scripted(8, 1.0, **changes)], wanted, repeats=1).answer is LoadAnswer.HOLDS
+
+
+def test_probes_are_pooled_by_those_that_were_judged():
+    """Of the first 1,000 nearly all were due too shortly before it was cut."""
+    cut, whole = scripted(8, 0.5, undecided=900), scripted(8, 1.0)
+    nobody = replace(cut, good=Interval(value=None), undecided=1000)
+    found = pooled([cut, whole, nobody])
+    assert found.value == pytest.approx((100 * 0.5 + 1000 * 1.0) / 1100)

@@ -113,6 +113,34 @@ def test_drift_is_seen_in_medians_and_not_in_outliers():
         assert found.trend.real() == drifts
 
 
+def test_blocks_in_which_few_were_waited_for_long_enough_are_left_out():
+    """Answers of 8 s each, cut at 100 s but for one in three, that took 1 s: of the last 8 s only those are known."""
+    at = np.arange(0, 100, 0.1)
+    service = np.where(np.arange(1000) % 3 == 0, 1.0, 8.0)
+    times = queues.timings(queues.Served(at, at, np.minimum(at + service, 100.0)))
+    times.given_up[:] = at + service > 100
+    times.ok[:] = ~times.given_up
+    found = steady.drift(times, latency.e2e_s(times), (0, 100))
+    assert found is not None
+    assert (found.trend.level, found.trend.change) == pytest.approx((8, 0))
+    assert not found.steps(steady.LIKELY)
+
+
+@pytest.mark.parametrize(("rate", "rises"), [(20, True), (5, False)])
+def test_those_that_come_late_take_longer_where_the_queue_grows(rate, rises):
+    """Of ten a second, cut at 60 s; and of answers of 20 s, of which more and more are under way at first."""
+    for seed in range(5):
+        rng = np.random.default_rng(seed)
+        due = queues.poisson(rng, rate, 60)
+        served = queues.single(due, rng.exponential(0.1, len(due)))
+        times = queues.timings(queues.Served(due, due, np.minimum(served.ended, 60.0)))
+        times.given_up[:] = served.ended > 60
+        times.ok[:] = ~times.given_up
+        assert steady.rising(times, (0, 60)) is rises
+    at = np.arange(0, 100, 0.1)
+    assert not steady.rising(queues.timings(queues.Served(at, at, at + 20)), (0, 100))
+
+
 def test_few_requests_are_not_judged():
     times = queues.timings(queues.Served(np.arange(10.0), np.arange(10.0), np.arange(10.0) + 1))
     assert steady.queue(times, (0, 10)) is None

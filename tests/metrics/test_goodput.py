@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from headway.metrics.goodput import promises_met, share, undecided, wilson
+from headway.metrics.goodput import judged, promises_met, share, wilson
 from tests.metrics.test_latency import timings
 
 FAST = {"first": 50, "gaps": [(10, 1)] * 4, "ended": 100}
@@ -49,23 +49,45 @@ def test_one_token_breaks_no_promise_about_gaps_and_who_shows_none_keeps_no_prom
     assert list(promises_met(t, ttft_s=0.1)["ttft"]) == [True, False]
 
 
-def test_what_was_given_up_had_broken_its_promise_or_not():
-    cut = {"ok": False, "given_up": True}
+CUT = {"ok": False, "given_up": True, "cut": True}
+
+
+def test_a_stream_that_was_cut_keeps_what_it_had_kept_until_then():
     t = timings(
-        {"ended": 90} | cut,
-        {"ended": 110} | cut,
-        {"first": 50, "gaps": [(10, 1)] * 3, "ended": 95} | cut,
-        {"first": 50, "gaps": [(10, 1)] * 3, "ended": 220} | cut,  # 140 ms without a token
-        {"first": 150, "gaps": [(50, 1)] * 3, "ended": 310} | cut,
-        FAST,
-        {"ended": 5, "ok": False},
+        {"ended": 90} | CUT,
+        {"first": 50, "gaps": [(10, 1)] * 3, "ended": 95} | CUT,
+        {"first": 50, "gaps": [(10, 1)] * 3, "ended": 220} | CUT,  # 140 ms without a token
+        {"first": 150, "gaps": [(50, 1)] * 3, "ended": 310} | CUT,
+        {"first": 50, "gaps": [(10, 1)] * 3, "ended": 95} | CUT | {"cut": False},  # it broke
     )
-    still = {name: list(each) for name, each in undecided(t, ttft_s=0.1, itl_s=0.04, e2e_s=0.2).items()}
-    assert still == {
-        "ttft": [True, False, True, True, False, False, False],
-        "itl": [True, True, True, False, False, False, False],
-        "e2e": [True, True, True, False, False, False, False],
+    met = {name: list(each) for name, each in promises_met(t, ttft_s=0.1, itl_s=0.04, e2e_s=0.2).items()}
+    assert met == {
+        "ttft": [False, True, True, False, False],
+        "itl": [False, True, False, False, False],
+        "e2e": [False] * 5,
     }
+
+
+@pytest.mark.parametrize(
+    ("limits", "expected"),
+    [
+        ({"ttft_s": 0.1}, [True, True, True, False, False]),
+        ({"ttft_s": 0.1, "e2e_s": 0.4}, [True, False, False, False, False]),
+        ({"itl_s": 0.1}, [True, True, False, True, True]),
+        ({}, [True] * 5),
+    ],
+)
+def test_who_was_due_too_shortly_before_the_cut_is_not_judged_whatever_became_of_him(limits, expected):
+    """Cut at 1 s: which of those due at 0.5, 0.7, 0.8, 0.9 and 0.95 s had the time to break each promise."""
+    t = timings(
+        FAST | {"scheduled": 500},
+        FAST | {"scheduled": 700},
+        {"scheduled": 800, "ended": 1000} | CUT,
+        FAST | {"scheduled": 900, "ended": 930},
+        {"scheduled": 950, "first": 990, "ended": 1001} | CUT,  # by another process, a little later
+    )
+    assert list(judged(t, **limits)) == expected
+    assert judged(t.select(t.ok), **limits).all(), "nothing was cut"
 
 
 @pytest.mark.parametrize(

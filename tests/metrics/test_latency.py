@@ -49,6 +49,7 @@ def timings(*requests: Mapping[str, Any]) -> Timings:
         gap_tokens=np.array([n for _, n in flat], np.uint16),
         hidden_tokens=column("hidden", 0),
         choices=column("choices", 1),
+        cut=np.array([bool(request.get("cut", False)) for request in requests]),
     )
 
 

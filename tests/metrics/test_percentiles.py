@@ -311,7 +311,8 @@ def test_a_percentile_that_few_were_waited_for_is_not_told():
     times = np.random.default_rng(0).exponential(size=10_000)
     cut = np.arange(10_000) % 500 > 0
     found = distribution(np.where(cut, np.inf, times), None, np.where(cut, np.minimum(times, 0.01), np.nan))
-    assert found.percentiles["50"].value == pytest.approx(np.log(2), rel=0.5)
+    # From 0.01 on, the 20 that are known stand for all others in equal parts.
+    assert found.percentiles["50"].value == pytest.approx(np.median(times[~cut]), rel=0.02)
     assert found.percentiles["99"].value is None
     assert found.percentiles["99"].low == pytest.approx(0.01)
 
@@ -325,3 +326,37 @@ def test_blocks_that_are_all_alike_by_chance_give_no_interval():
     else:
         assert found.low is found.high is None
     assert distribution(np.full(22, 3.0)).percentiles["50"] == Interval(value=3.0, low=3.0, high=3.0)
+
+
+# -- waits that may have been given up for what they were ----------------------------------------------------------
+
+
+@pytest.mark.parametrize(("doubtful", "told"), [(1, {"50", "90", "99"}), (30, {"50", "90"}), (1500, set())])
+def test_where_doubt_is_more_than_noise_there_is_only_a_lower_bound(doubtful, told):
+    """Of 10,000, so many broke at once. Any of them might have been the slowest of all."""
+    rng = np.random.default_rng(0)
+    times, broke = rng.exponential(size=10_000), np.zeros(10_000, np.bool_)
+    broke[rng.choice(10_000, doubtful, replace=False)] = True
+    seen, at_least = np.where(broke, np.inf, times), np.where(broke, 0.001, np.nan)
+    plain, found = distribution(seen, None, at_least), distribution(seen, None, at_least, broke)
+    assert (found.mean, found.std, found.max) == (None, None, None)
+    assert plain.mean is not None
+    for name in ("50", "90", "99"):
+        if name in told:
+            assert found.percentiles[name] == plain.percentiles[name]
+            continue
+        least = np.quantile(np.where(broke, 0.001, times), float(name) / 100)
+        assert found.percentiles[name].value is None
+        assert found.percentiles[name].low == pytest.approx(least)
+
+
+def test_what_was_given_up_by_chance_is_no_doubt():
+    """A third was cut by chance, one broke: as if it had been cut as well, but for its mean."""
+    rng = np.random.default_rng(0)
+    times, until = rng.exponential(10, 3000), rng.uniform(0, 30, 3000)
+    cut, broke = times > until, np.arange(3000) == 7
+    seen, at_least = np.where(cut | broke, np.inf, times), np.where(cut | broke, np.minimum(until, times), np.nan)
+    found = distribution(seen, None, at_least, broke, percentiles=(50, 90))
+    assert found.percentiles == distribution(seen, None, at_least, percentiles=(50, 90)).percentiles
+    assert distribution(seen, None, at_least, cut | broke).percentiles["50"].value is None
+    assert distribution(seen, None, at_least, ~cut & ~broke).percentiles["50"].value is not None, "those are known"

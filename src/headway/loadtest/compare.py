@@ -260,8 +260,9 @@ def _drawn(samples: list[_Samples], name: str, q: float, seeds: tuple[int, int])
         draws.append(drawn)
     with np.errstate(invalid="ignore"):
         change = draws[1] - draws[0]
-    change = np.where(np.isnan(change), np.inf, change)
-    low, high = np.quantile(change, [0.025, 0.975], method="nearest")
+    unknown = np.isnan(change)  # both beyond the samples: it may be anything
+    low = np.quantile(np.where(unknown, -np.inf, change), 0.025, method="nearest")
+    high = np.quantile(np.where(unknown, np.inf, change), 0.975, method="nearest")
     return float(low), float(high)
 
 
@@ -275,9 +276,11 @@ def _difference(name: str, a: Interval, b: Interval, bounds: tuple[float, float]
 
 
 def _bounded(a: Interval, b: Interval) -> Interval:
-    """What is known of b − a where one of them lies among requests that were given up: it is at least its bound."""
-    low = b.low - a.value if b.value is None and b.low is not None and a.value is not None else None
-    high = b.value - a.low if a.value is None and a.low is not None and b.value is not None else None
+    """What is known of b − a where one of them lies among requests that were given up: it is at least its bound, and
+    the other within its interval.
+    """
+    low = b.low - a.high if b.value is None and b.low is not None and a.high is not None else None
+    high = b.high - a.low if a.value is None and a.low is not None and b.high is not None else None
     return Interval(value=None, low=low, high=high)
 
 

@@ -31,6 +31,7 @@ class Probe(Struct):
     kv_used_ratio: float | None = None  # p95 over the window; None: the server does not say
     preempted_ratio: float | None = None  # preemptions to a request
     evidence: str = ""  # of the verdict
+    undecided: int = 0  # of the requests: not in the shares
 
 
 class Bound(Enum):
@@ -98,6 +99,7 @@ def probe_of(run: Run, load: float) -> Probe:
         kv_used_ratio=run.signals.kv_used_ratio(window_s),
         preempted_ratio=preemptions / group.requests if preemptions is not None and group.requests else None,
         evidence=findings[0].evidence if findings else "",
+        undecided=group.undecided_requests,
     )
 
 
@@ -138,14 +140,15 @@ def _promises(probes: Sequence[Probe], wanted: Requirements, *, last: bool) -> O
 
 def pooled(probes: Sequence[Probe]) -> Interval:
     """The share of good requests of all of them; errors of independent runs add up in squares."""
-    told = [probe for probe in probes if probe.good.value is not None and probe.requests]
-    total = sum(probe.requests for probe in told)
+    told = [(probe.requests - probe.undecided, probe.good) for probe in probes]
+    total = sum(judged for judged, good in told if good.value is not None)
     if not total:
         return Interval(value=None)
     value = low = high = 0.0
-    for probe in told:
-        share, good = probe.requests / total, probe.good
-        assert good.value is not None
+    for judged, good in told:
+        share = judged / total
+        if good.value is None:
+            continue
         value += share * good.value
         low = hypot(low, share * (good.value - (good.low if good.low is not None else 0.0)))
         high = hypot(high, share * ((good.high if good.high is not None else 1.0) - good.value))

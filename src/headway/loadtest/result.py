@@ -223,13 +223,12 @@ class Group(Struct):
     output_token_rate: float
     # The same by name, and goodput, with intervals: how they varied over the window.
     rates: dict[str, Interval] = {}
-    # SLO ("ttft", "itl", "e2e") -> share of all requests that met it, refused and failed ones included
-    slo_ratios: dict[str, float] = {}
-    good_requests: int | None = None  # that met every SLO; None without any
-    # Of all requests, refused and failed ones included; but not those that were cancelled while they could still keep
-    # every SLO, `undecided_requests`.
-    good_ratio: Interval | None = None
+    # Shares are of all requests, refused and failed ones included, but for `undecided_requests`: those that were due so
+    # shortly before the run was cut that not all of them could have broken what was promised.
     undecided_requests: int = 0
+    slo_ratios: dict[str, float] = {}  # SLO ("ttft", "itl", "e2e") -> share that met it
+    good_requests: int | None = None  # that met every SLO; None without any
+    good_ratio: Interval | None = None  # their share
     goodput: float | None = None  # good requests/s
 
 

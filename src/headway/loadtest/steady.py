@@ -24,6 +24,7 @@ import numpy as np
 from headway.loadtest.shift import Shift, shift
 from headway.metrics import latency
 from headway.metrics.latency import S_PER_NS, Bools, Floats, Timings, bounds_ns, within
+from headway.metrics.percentiles import quantiles
 
 BLOCKS = 20
 MIN_BLOCKS = 8
@@ -148,20 +149,38 @@ def in_flight(t: Timings, at_ns: Floats) -> Floats:
 def drift(t: Timings, latency_s: Floats, window_s: tuple[float, float], quantile: float = 0.5) -> Drift | None:
     """How a quantile of a latency developed over the window, from block to block; None when there are too few requests
     to see it in blocks.
+
+    A block is left out where too few were waited for so long: at the end of a run that was cut, those that are known
+    are the quick ones.
     """
     start_ns, end_ns = bounds_ns(window_s)
-    there = within(t.scheduled_ns, window_s) & np.isfinite(latency_s)
+    there = within(t.scheduled_ns, window_s) & ~np.isnan(latency_s)
     count = block_count(int(there.sum()), max(REQUESTS_PER_BLOCK, round(BEYOND / (1 - quantile))))
     if not count:
         return None
     block = ((t.scheduled_ns[there] - start_ns) / (end_ns - start_ns) * count).astype(np.int64)
-    values = latency_s[there]
-    each = [
-        np.quantile(values[block == index], quantile) if (block == index).any() else np.nan for index in range(count)
-    ]
-    blocks = np.array(each)
+    values, waited_s = latency_s[there], latency.waited_s(t)[there]
+    blocks = np.array([_quantile(values[block == index], waited_s[block == index], quantile) for index in range(count)])
     found = shift(blocks)
     return Drift(quantile, trend(blocks), found, window_s[0] + found.place * (window_s[1] - window_s[0]) / count)
+
+
+def rising(t: Timings, window_s: tuple[float, float]) -> bool:
+    """Whether those that come late take longer: the median rises, or the queue does still.
+
+    Of the queue it is asked in the second half: it fills at first where requests take long, and nobody waits for it.
+    """
+    middle_s, end_s = sum(window_s) / 2, window_s[1]
+    developed = (queue(t, (middle_s, end_s)), drift(t, latency.e2e_s(t), window_s))
+    return any(found.trend.change > 0 and found.trend.real() for found in developed if found is not None)
+
+
+def _quantile(values: Floats, waited_s: Floats, quantile: float) -> float:
+    """NaN where it is not known, and where there is nothing."""
+    if not len(values):
+        return np.nan
+    found = float(quantiles(values, np.array(quantile), None, waited_s))
+    return found if np.isfinite(found) else np.nan
 
 
 def silence(

@@ -4,7 +4,7 @@ What belongs to the window:
 
 - *Counts, shares and latencies* are of the requests that were due in it, by their scheduled time, whenever they
   ended. What was in flight at its beginning belongs to the warm-up, what is in flight at its end belongs to it, and
-  is waited for. One that was cancelled while it could still keep its promises is in no share of those that did.
+  is waited for. Where it was cut instead, shares are of those that were due long enough before (`goodput.judged`).
 - *Rates* count what left the server in it: requests that ended in it, tokens that arrived in it, prompts whose first
   token did; whenever they were scheduled. The two differ when there is a backlog: a server that is offered 10
   requests/s and finishes 5 does not become faster by working the rest off after the load has ended. An answer in one
@@ -18,10 +18,12 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
 
+from headway.loadtest import steady
 from headway.loadtest.knee import knee_of
 from headway.loadtest.record import Fate, Record
 from headway.loadtest.recovery import recoveries
@@ -55,13 +57,14 @@ def summarise(
     """The figures of a run. `elapsed_s`: when it was over. `bursts_s`: when the bursts of a `burst` profile were."""
     window = measured_window(load, table, elapsed_s=elapsed_s)
     due = table.scheduled_within(window)
+    about = _About(window, slo, load.seed, late_wait_longer=_late_wait_longer(table, load, window))
     measured = [record for record, here in zip(table.records, due, strict=True) if here]
     recovery = recoveries(table.timings, bursts_s, until_s=window[1]) if bursts_s else None
     return Summary(
         window_s=window,
-        overall=_group(table, np.ones(len(table), np.bool_), window, slo, load.seed),
-        by_kind=_groups(table, lambda record: record.kind, window, slo, load.seed),
-        by_tenant=_groups(table, lambda record: record.tenant, window, slo, load.seed),
+        overall=_group(table, np.ones(len(table), np.bool_), about),
+        by_kind=_groups(table, lambda record: record.kind, about),
+        by_tenant=_groups(table, lambda record: record.tenant, about),
         rivals={tool: rivals.by_definition_of(tool, table.timings.due_within(window)) for tool in rival_tools},
         counting=dict(Counter(record.counted.value for record in measured if record.chunks)),
         count_mismatches=sum(map(_mismatch, measured)),
@@ -123,8 +126,25 @@ def _touching(
     return found
 
 
-def _group(table: RecordTable, rows: Bools, window: Window, slo: Slo, seed: int) -> Group:
+@dataclass(frozen=True, slots=True)
+class _About:
+    """What is the same for all groups of a run."""
+
+    window: Window
+    slo: Slo
+    seed: int
+    late_wait_longer: bool  # so that what was cut at the end was not cut by chance
+
+
+def _late_wait_longer(table: RecordTable, load: Load, window: Window) -> bool:
+    """Asked only where something was cut. A load that changes makes it so on purpose."""
+    cut = bool(np.any(table.timings.cut))
+    return cut and (not load.stationary or steady.rising(table.timings, window))
+
+
+def _group(table: RecordTable, rows: Bools, about: _About) -> Group:
     """Figures over those of `rows` that the window holds."""
+    window, slo, seed = about.window, about.slo, about.seed
     seconds = window[1] - window[0]
     everything = table.timings.select(rows)
     here = within(everything.scheduled_ns, window)
@@ -133,7 +153,7 @@ def _group(table: RecordTable, rows: Bools, window: Window, slo: Slo, seed: int)
     group = Group(
         requests=len(due),
         fates=dict(Counter(table.records[row].fate.value for row in np.flatnonzero(mine).tolist())),
-        distributions=_distributions(due, seed),
+        distributions=_distributions(due, seed, due.given_up & (about.late_wait_longer | np.logical_not(due.cut))),
         request_rate=_per((everything.ok & within(everything.ended_ns, window)).sum(), seconds),
         input_token_rate=_per(everything.input_tokens[within(_answered_ns(everything), window)].sum(), seconds),
         output_token_rate=_per(_tokens_within(everything, window), seconds),
@@ -143,28 +163,16 @@ def _group(table: RecordTable, rows: Bools, window: Window, slo: Slo, seed: int)
     met = goodput.promises_met(everything, **limits)
     if met and len(due):
         good = np.logical_and.reduce(list(met.values()))
-        still = _undecided(table, rows, limits)
-        out = np.logical_and.reduce(list(still.values()))
-        told = {name: kept[here & ~still[name]] for name, kept in met.items()}
-        group.slo_ratios = {name: float(kept.mean()) for name, kept in told.items() if len(kept)}
-        group.good_requests = int(good[here].sum())
-        group.undecided_requests = int(out[here].sum())
-        group.good_ratio = goodput.share(good[here & ~out])
-        group.goodput = _per((good & within(everything.ended_ns, window)).sum(), seconds)
-        series["goodput"] = _in_bins(everything.ended_ns, good, window)
+        told = here & goodput.judged(table.timings, **limits)[rows]  # by when the whole run was cut
+        group.slo_ratios = {name: float(kept[told].mean()) for name, kept in met.items() if told.any()}
+        group.good_requests = int(good[told].sum())
+        group.undecided_requests = int((here & ~told).sum())
+        group.good_ratio = goodput.share(good[told])
+        finished = good & everything.ok
+        group.goodput = _per((finished & within(everything.ended_ns, window)).sum(), seconds)
+        series["goodput"] = _in_bins(everything.ended_ns, finished, window)
     group.rates = {name: _interval(getattr(group, name), each, seed) for name, each in series.items()}
     return group
-
-
-def _undecided(table: RecordTable, rows: Bools, limits: dict[str, float | None]) -> dict[str, Bools]:
-    """For each promise: which of `rows` the run's end cancelled before they had broken it."""
-    cancelled = np.fromiter((record.fate is Fate.CANCELLED for record in table.records), np.bool_, len(table)) & rows
-    still = {}
-    for name, each in goodput.undecided(table.timings.select(cancelled), **limits).items():
-        whole = np.zeros(len(table), np.bool_)
-        whole[cancelled] = each
-        still[name] = whole[rows]
-    return still
 
 
 def _binned(t: Timings, window: Window) -> dict[str, Floats]:
@@ -196,9 +204,7 @@ def _interval(rate: float, series: Floats, seed: int) -> Interval:
     return Interval(value=rate, low=max(min(float(low), rate), 0.0), high=max(float(high), rate))
 
 
-def _groups(
-    table: RecordTable, name_of: Callable[[Record], str], window: Window, slo: Slo, seed: int
-) -> dict[str, Group]:
+def _groups(table: RecordTable, name_of: Callable[[Record], str], about: _About) -> dict[str, Group]:
     """A group for each name there is; none when there is but one, which would repeat the whole."""
     names = [name_of(record) for record in table.records]
     different = sorted(set(names))
@@ -206,18 +212,21 @@ def _groups(
         return {}
     number = {name: index for index, name in enumerate(different)}
     numbers = np.fromiter((number[name] for name in names), np.int64, len(names))
-    return {name: _group(table, numbers == number[name], window, slo, seed) for name in different}
+    return {name: _group(table, numbers == number[name], about) for name in different}
 
 
-def _distributions(t: Timings, seed: int) -> dict[str, Distribution]:
-    """One after the other: gaps are by far the most samples, and no two columns of them are needed at a time."""
+def _distributions(t: Timings, seed: int, doubted: Bools) -> dict[str, Distribution]:
+    """One after the other: gaps are by far the most samples, and no two columns of them are needed at a time.
+
+    `doubted`: which were given up for what they may have been. A gap is not long because others waited.
+    """
     waited_s, waited_from_send_s = latency.waited_s(t), latency.waited_from_send_s(t)
     distributions = {
-        "ttft": distribution(latency.ttft_s(t), at_least=waited_s, seed=seed),
-        "ttft_from_send": distribution(latency.ttft_from_send_s(t), at_least=waited_from_send_s, seed=seed),
+        "ttft": distribution(latency.ttft_s(t), None, waited_s, doubted, seed=seed),
+        "ttft_from_send": distribution(latency.ttft_from_send_s(t), None, waited_from_send_s, doubted, seed=seed),
         "tpot": distribution(latency.tpot_s(t), seed=seed),
-        "e2e": distribution(latency.e2e_s(t), at_least=waited_s, seed=seed),
-        "e2e_from_send": distribution(latency.e2e_from_send_s(t), at_least=waited_from_send_s, seed=seed),
+        "e2e": distribution(latency.e2e_s(t), None, waited_s, doubted, seed=seed),
+        "e2e_from_send": distribution(latency.e2e_from_send_s(t), None, waited_from_send_s, doubted, seed=seed),
         "lag": distribution(latency.lag_s(t), seed=seed),
         "input_tokens": distribution(_of_the_finished(t, t.input_tokens), seed=seed),
         "output_tokens": distribution(_of_the_finished(t, t.output_tokens), seed=seed),

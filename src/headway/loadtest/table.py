@@ -51,6 +51,7 @@ def tabulate(records: Iterable[Record]) -> RecordTable:
             gap_tokens=gap_tokens,
             hidden_tokens=_column(rows, attrgetter("hidden_tokens")),
             choices=_column(rows, attrgetter("choices")),
+            cut=np.fromiter((record.fate is Fate.CANCELLED for record in rows), np.bool_, len(rows)),
         ),
     )
 

@@ -9,7 +9,8 @@ class Interval(msgspec.Struct, kw_only=True):
     """A figure with its 95 % confidence interval by block bootstrap.
 
     `value` is None where there were too few samples. A bound alone is None where the samples set no bound on that
-    side: when a stall of two seconds is the whole tail, nobody knows how long the next one will be.
+    side: when a stall of two seconds is the whole tail, nobody knows how long the next one will be. `low` without a
+    `value` is no end of an interval: in this sample, of which some were given up, it was at least so much.
     """
 
     value: float | None

@@ -1,11 +1,12 @@
 """Goodput: requests that meet every promise, per second of the window; and which share of all they are.
 
 The share counts every request that was due, refused and failed ones as well: a server that turns half of its users away
-does not become good by serving the other half. Left out are only those that were cancelled when the run was ended while
-all that they were promised could still be kept (`undecided`).
+does not become good by serving the other half. Where the run was cut while requests were under way, it counts those
+that were due long enough before (`judged`): to leave out only who was cancelled would leave the quick ones.
 
 A promise about ITL holds for a request when the p99 of the gaps between its own tokens is within the limit. One token
-has no gap, and nothing to break; who shows no token at all has kept no promise about tokens.
+has no gap, and nothing to break; who shows no token at all has kept no promise about tokens. A stream that was cut is
+taken by the tokens it had shown.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ import numpy as np
 from headway.metrics import latency
 from headway.metrics.blocks import Z95, blocks
 from headway.metrics.figures import Interval
-from headway.metrics.latency import Bools, Timings
+from headway.metrics.latency import S_PER_NS, Bools, Timings
 
 GAP_PERCENTILE = 99
 
@@ -30,27 +31,28 @@ def promises_met(
     met: dict[str, Bools] = {}
     # NaN, a time that never came, is within no limit.
     if ttft_s is not None:
-        met["ttft"] = t.ok & (latency.ttft_s(t) <= ttft_s)
+        met["ttft"] = (t.ok | t.cut) & (latency.ttft_s(t) <= ttft_s)
     if itl_s is not None:
-        met["itl"] = t.ok & (t.first_ns >= 0) & ~_gaps_beyond(t, itl_s)
+        kept = (t.ok & ~_gaps_beyond(t, itl_s)) | (t.cut & ~_slow_so_far(t, itl_s))
+        met["itl"] = (t.first_ns >= 0) & kept
     if e2e_s is not None:
         met["e2e"] = t.ok & (latency.e2e_s(t) <= e2e_s)
     return met
 
 
-def undecided(
-    t: Timings, *, ttft_s: float | None = None, itl_s: float | None = None, e2e_s: float | None = None
-) -> Mapping[str, Bools]:
-    """For each promise that was made: which of the requests that were given up had not broken it yet."""
-    still: dict[str, Bools] = {}
-    waited_s = latency.waited_s(t)  # NaN, of what was not given up, is within no limit
-    if ttft_s is not None:
-        still["ttft"] = t.given_up & (np.where(t.first_ns < 0, waited_s, latency.ttft_s(t)) <= ttft_s)
-    if itl_s is not None:
-        still["itl"] = t.given_up & ~_slow_so_far(t, itl_s)
-    if e2e_s is not None:
-        still["e2e"] = waited_s <= e2e_s
-    return still
+def judged(t: Timings, *, ttft_s: float | None = None, itl_s: float | None = None, e2e_s: float | None = None) -> Bools:
+    """Which requests had the time in which all is decided: due longer before the run was cut than the longest limit.
+
+    By time alone, whatever became of them: of those that were due later only the quick ones are known. A promise about
+    nothing but ITL is decided by tokens, not by time: there, who was cut before the first is not judged.
+    """
+    cut: Bools = t.cut & (t.ended_ns >= 0)
+    limits_s = [limit_s for limit_s in (ttft_s, e2e_s) if limit_s is not None]
+    if not limits_s:
+        return ~cut | (t.first_ns >= 0) if itl_s is not None else np.ones(len(t), np.bool_)
+    cut_ns = t.ended_ns[cut].min(initial=np.iinfo(np.int64).max)
+    in_time: Bools = t.scheduled_ns < cut_ns - max(limits_s) / S_PER_NS
+    return in_time
 
 
 def _slow_so_far(t: Timings, limit_s: float) -> Bools:

@@ -72,6 +72,7 @@ class Timings:
     gap_tokens: Counts  # in the chunk that ends the gap
     hidden_tokens: Ints | int = 0  # of the output tokens: reasoning that was never shown
     choices: Ints | int = 1  # that showed something
+    cut: Bools | bool = False  # of those given up: by the end of the run, whatever they were like
 
     def __len__(self) -> int:
         return len(self.scheduled_ns)

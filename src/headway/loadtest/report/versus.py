@@ -54,6 +54,8 @@ def differences(found: Comparison) -> Table:
     note = (
         "Change: B − A with its 95% confidence interval. More than noise: it leaves out zero also at the level that is"
         " left for one of so many figures (Holm); if nothing changed, any does so in one comparison of twenty."
+        + " ≥ and ≤: by what one of them was at least, in its run, and the end of the other's interval."
+        * any(figure.change.value is None for figure in found.figures)
         + " –: nobody can tell, as one of the two has too few samples for a value with an interval."
         * any(figure.exceeds_noise is None for figure in found.figures)
     )
