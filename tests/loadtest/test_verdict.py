@@ -136,9 +136,26 @@ def test_a_closed_loop_that_slows_down_is_unsteady():
     at = np.arange(0, 400, 0.2)
     service = 0.1 * (1 + 0.6 * at / 400) * rng.uniform(0.7, 1.3, len(at))
     slower = queues.records(queues.Served(at, at, at + service))
-    found = judged(slower, load(400.0, loop="closed", profile="concurrency", concurrency=1))
+    what = load(400.0, loop="closed", profile="concurrency", concurrency=1, settings={"think": "0.1 s"})
+    found = judged(slower, what)
     assert found.name == UNSTEADY
     assert "E2E drifted by +0.0" in found.findings[0].evidence
+
+
+@pytest.mark.parametrize(("empty_s", "word"), [(0.001, VALID), (0.01, VALID), (0.08, CLIENT_LIMITED)])
+def test_a_closed_loop_whose_slots_stand_empty_is_not_the_load_that_was_asked_for(empty_s, word):
+    """A server that does not tell the end of its answers: the figures are of fewer at a time than the report says."""
+    rng = np.random.default_rng(0)
+    records = []
+    for _ in range(4):
+        taken = rng.uniform(0.08, 0.12, 4000)
+        ended = np.cumsum(taken + empty_s)
+        records += queues.records(queues.Served(ended - taken, ended - taken, ended))
+    records = [record for record in records if record.ended_ns < 100e9]
+    found = judged(records, load(100.0, loop="closed", profile="concurrency", concurrency=4))
+    assert found.name == word
+    if word is CLIENT_LIMITED:
+        assert found.findings[0].evidence.startswith("2.23 requests were in flight on average, and 4 were asked for")
 
 
 def test_a_queue_that_begins_to_grow_at_the_end_is_unsteady():

@@ -97,21 +97,23 @@ def client_figures(
         lag=distribution(latency.lag_s(times)[due], seed=load.seed),
         cpu_ratio=cpu_ratio,
         loop_lag=distribution(np.asarray(loop_lags_s, np.float64), seed=load.seed),
-        freezes=_touching(freezes, table, due, processes),
+        freezes=_touching(freezes, table, due, processes, load.concurrency or processes),
     )
 
 
 def _touching(
-    freezes: Sequence[tuple[float, float, int]], table: RecordTable, due: Bools, processes: int
+    freezes: Sequence[tuple[float, float, int]], table: RecordTable, due: Bools, processes: int, slots: int
 ) -> list[Freeze]:
-    """Those in which requests of the window were in flight, of the process that stood still."""
+    """Those in which requests of the window were in flight, of the process that stood still: it has every so many-th
+    slot of a closed loop, or every so many-th request (`Prefetch`).
+    """
     times = table.timings
     index = np.fromiter((record.index for record in table.records), np.int64, len(table))
     ends_ns = np.where(times.ended_ns < 0, np.iinfo(np.int64).max, times.ended_ns)
     found = []
     for start_s, end_s, process in freezes:
         start_ns, end_ns = bounds_ns((start_s, end_s))
-        mine = due & (index % max(processes, 1) == process)
+        mine = due & (index % max(slots, 1) % max(processes, 1) == process)
         inside = mine & (times.scheduled_ns < end_ns) & (ends_ns > start_ns)
         late = np.zeros(len(table), np.bool_)
         for at_ns, until_ns in (

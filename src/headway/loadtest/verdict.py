@@ -18,6 +18,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+import numpy as np
+
 from headway.loadtest import steady
 from headway.loadtest.answers import Answers, answers
 from headway.loadtest.record import CLIENT_ERROR, Fate
@@ -46,6 +48,10 @@ class Tolerances:
     # if what it adds to as many is a small part of their E2E. It is told in any case.
     frozen: float = 0.01
     frozen_share: float = 0.25
+    # A closed loop promises so many at a time. So many of its slots must be taken, unless they stand empty for less
+    # than this between two requests.
+    slots_taken: float = 0.9
+    empty_s: float = 0.02
     cpu_ratio: float = 0.9  # of one core, by the busiest client process
     busy_ratio: float = 0.5  # of one core: from here on it is the client's own work that makes it late
     span_s: float = 0.5  # a rate or a share of a core over less than that says nothing about the client
@@ -98,6 +104,7 @@ def judge(
             *(early if client_failed else ()),
             *_own_failures(own, summary.overall, tolerances, told=False),
             *_client_limited(table, client, summary, tolerances),
+            *_empty_slots(table, summary, load, tolerances),
         ],
         Word.SERVER_ERRORS: [
             *(early if not client_failed else ()),
@@ -150,6 +157,26 @@ def _client_limited(table: RecordTable, client: ClientFigures, summary: Summary,
     if client.cpu_ratio > tolerances.cpu_ratio and ended_s >= tolerances.span_s:
         said.append(f"the client used {client.cpu_ratio:.0%} of a core, {tolerances.cpu_ratio:.0%} allowed")
     return [*said, _what_to_do(client, tolerances)] if said else []
+
+
+def _empty_slots(table: RecordTable, summary: Summary, load: Load, tolerances: Tolerances) -> list[str]:
+    """Of a closed loop: a slot is not free before its answer is over, which the server may tell long after its end."""
+    group, (start_s, end_s) = summary.overall, summary.window_s
+    slots, seconds = load.concurrency or 0, end_s - start_s
+    if load.loop != "closed" or "think" in load.settings or seconds < tolerances.span_s:
+        return []
+    if group.fates.get(Fate.OK.value, 0) < tolerances.slots_taken * group.requests:
+        return []  # what failed is waited for, and told
+    times, (start_ns, end_ns) = table.timings, latency.bounds_ns((start_s, end_s))
+    sent = times.sent_ns >= 0
+    ended_ns = np.where(times.ended_ns < 0, end_ns, times.ended_ns)
+    taken_ns = np.minimum(ended_ns, end_ns) - np.maximum(times.sent_ns, start_ns)
+    taken = float(np.clip(taken_ns, 0, None)[sent].sum()) * latency.S_PER_NS / seconds
+    empty_s = (slots - taken) * seconds / max(group.requests, 1)
+    if taken >= tolerances.slots_taken * slots or empty_s < tolerances.empty_s:
+        return []
+    said = f"{taken:.3g} requests were in flight on average, and {slots} were asked for: a slot stood empty for "
+    return [f"{said}{_span(empty_s)} between two, as an answer's last word was not seen to be its last"]
 
 
 def _frozen(client: ClientFigures, group: Group, tolerances: Tolerances, *, told: bool) -> list[str]:
