@@ -8,7 +8,6 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from headway.core.fleet.delay import Delay
 from headway.core.fleet.line import Line
 
 MS = 1_000_000
@@ -62,21 +61,3 @@ def test_more_to_read_never_takes_less_time_and_nothing_less_than_none(pairs, to
     assert time.slope >= 0
     assert time.constant >= 0
     assert 0 <= time.at(tokens) <= time.at(tokens + 1) < 1e30
-
-
-def test_of_first_tokens_few_come_later_than_is_said():
-    draws = random.Random(4)
-    delay, later = Delay(), 0
-    for number in range(1_000):
-        late_ns = draws.gauss(30, 60) * MS
-        later += number >= 100 and late_ns > delay.most_ns
-        delay.observe(late_ns)
-    assert later < 0.06 * 900
-    assert delay.most_ns < 300 * MS, "as much as it takes, and not more"
-
-
-def test_first_tokens_that_come_sooner_than_predicted_are_no_delay():
-    delay = Delay()
-    for _ in range(50):
-        delay.observe(-20.0 * MS)
-    assert delay.most_ns == 0.0

@@ -225,14 +225,19 @@ MUTATIONS = [
     one("a probe taken back keeps the worker out", "fleet/worker.py", "self.breaker.nothing_learnt()", "pass"),
     one("a window that never shrinks", "fleet/window.py", "self.sequences = max(1.0, min(self.sequences, to))", "pass"),
     one("a window grows though nothing is gained", "fleet/window.py", "if not self.pace.slope:", "if True:"),
-    one("promises are begun at the last moment", "front/promises.py", "slack_ns - delay_ns", "slack_ns"),
+    one(
+        "promises are begun at the last moment",
+        "front/promises.py",
+        "request.slo.ttft_ns - self._fleet.first_token_by_ns(request)",
+        "slack_ns",
+    ),
     one(
         "a window grows over what its worker is silent about",
         "fleet/window.py",
-        "self._full and hidden <= 1 + sequences / 8",
-        "self._full",
+        "hidden <= 1 + sequences / 8",
+        "True",
     ),
-    one("a window changes on what was true before", "fleet/window.py", "else true_ns < self._changed_ns", "else False"),
+    one("a window changes on what was true before", "fleet/window.py", "true_ns >= self._changed_ns", "True"),
     one(
         "a flood fills every window",
         "fleet/fleet.py",

@@ -338,7 +338,7 @@ def test_a_promise_counts_from_when_its_prompt_must_be_sent():
     front, now = reading(token_ns=100_000)
     request = Request("r", range(1_000), 10, slo=Slo(ttft_ns=S))
     front.submit(request, now)
-    assert request.latest_start_ns == pytest.approx(now + S - 100 * MS, abs=5 * MS)
+    assert 0 <= now + S - 100 * MS - request.latest_start_ns < 20 * MS, "the first predictions still count a little"
 
 
 def test_a_promise_is_begun_so_early_that_it_is_kept_though_first_tokens_often_come_late():

@@ -34,6 +34,11 @@ class Breaker:
             return Trust.CLOSED
         return Trust.HALF_OPEN if now >= self._rests_until_ns else Trust.OPEN
 
+    @property
+    def closed(self) -> bool:
+        """Is nothing wrong with it?"""
+        return self._rests_until_ns is None
+
     def allows(self, now: int) -> bool:
         """May a request be sent?"""
         if self._rests_until_ns is None:

@@ -5,24 +5,30 @@ Whoever must start at the last moment by what a first token takes on average mis
 
 from __future__ import annotations
 
-# How much the latest counts, and how many mean deviations few of them exceed.
-RATE = 1 / 16
+# So many of the latest count: fewer are too few to tell a deviation from, more follow a worker that changes too late.
+REMEMBERED = 16
+# Of mean deviations above the mean: about 3 of 100 come later if errors are normal, 7 if they are exponential.
 DEVIATIONS = 2.5
 
 
 class Delay:
-    """Mean and mean deviation, as TCP takes its timeout from round trips (Jacobson 1988)."""
+    """Of one worker. Mean and mean deviation, as TCP takes its timeout from round trips (Jacobson 1988; RFC 6298).
 
-    __slots__ = ("_deviation_ns", "_mean_ns")
+    Like there the first error counts whole, and as its own deviation too: one is enough to go by.
+    """
+
+    __slots__ = ("_count", "_deviation_ns", "_mean_ns")
 
     def __init__(self) -> None:
+        self._count = 0
         self._mean_ns = self._deviation_ns = 0.0
 
     def observe(self, late_ns: float) -> None:
         """One came so much later than predicted; sooner, if negative."""
+        self._count = min(self._count + 1, REMEMBERED)
         error_ns = late_ns - self._mean_ns
-        self._mean_ns += error_ns * RATE
-        self._deviation_ns += (abs(error_ns) - self._deviation_ns) * RATE
+        self._mean_ns += error_ns / self._count
+        self._deviation_ns += (abs(error_ns) - self._deviation_ns) / self._count
 
     @property
     def most_ns(self) -> float:

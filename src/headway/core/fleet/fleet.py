@@ -8,7 +8,6 @@ from dataclasses import dataclass
 from headway.core.decisions import Decision, Listener
 from headway.core.errors import ConfigError, NotFound, NoWorker
 from headway.core.fleet.breaker import Trust
-from headway.core.fleet.delay import Delay
 from headway.core.fleet.routing import Choice, choose, within_fair_share
 from headway.core.fleet.shares import Shares
 from headway.core.fleet.worker import Flight, WorkerLoad, WorkerSpec, WorkerState
@@ -43,7 +42,6 @@ class Fleet:
         self.workers: dict[str, WorkerState] = {}
         self.flights: dict[RequestId, Flight] = {}
         self.typical_tokens = 0.0  # of a request; 0 before the first
-        self.delay = Delay()  # of first tokens, beyond `first_token_ns`
 
     def add(self, spec: WorkerSpec, now: int) -> None:
         if spec.id in self.workers:
@@ -119,7 +117,12 @@ class Fleet:
             return Fit.OTHER if len(able) < len(up) else Fit.OTHER_KIND
         tokens = request.prompt_tokens
         part = self._part(request.tenant)
-        fitting = [worker for worker in roomy if worker.window.holds(worker.tokens, tokens, of=part)]
+        fitting = []
+        for worker in roomy:
+            if worker.window.holds(worker.tokens, tokens, of=part):
+                fitting.append(worker)
+            else:
+                worker.window.filled()
         if not fitting:
             return Fit.NO_KV
         if len(roomy) < len(able):
@@ -173,8 +176,6 @@ class Fleet:
         flight = self.flights[request_id]
         if not flight.began:
             before = self._trust(flight.worker, now)
-            if flight.unread_tokens and (predicted_ns := self.first_token_ns(flight.prompt_tokens)):
-                self.delay.observe(now - flight.sent_ns - predicted_ns)
             flight.worker.began(flight, now)
             self._tell_trust(flight.worker, before, now)
 
@@ -211,10 +212,20 @@ class Fleet:
         """How many would be enough for what is in flight, if each were as full as its window."""
         return sum(min(1.0, len(one.flights) / max(1.0, one.window.sequences)) for one in self.workers.values())
 
-    def first_token_ns(self, prompt_tokens: float) -> float:
-        """What a first token takes once its request is sent, at the best worker; 0 before anything is known."""
-        known = [worker.prompt_time.at(prompt_tokens) for worker in self.workers.values() if worker.prompt_time]
-        return min(known, default=0.0)
+    def first_token_ns(self, request: Request, prompt_tokens: float) -> float:
+        """What a first token takes once it is sent where `request` may go, at the best; 0 before anything is known."""
+        return min([worker.prompt_time.at(prompt_tokens) for worker in self._known(request)], default=0.0)
+
+    def first_token_by_ns(self, request: Request) -> float:
+        """In what time its first token comes nearly always, wherever it goes; 0 before anything is known."""
+        tokens = request.prompt_tokens
+        return max([one.prompt_time.at(tokens) + one.delay.most_ns for one in self._known(request)], default=0.0)
+
+    def _known(self, request: Request) -> list[WorkerState]:
+        """Where it may go soon, as far as first tokens have been seen. Other models tell nothing, nor who is down."""
+        pool = self._pool(request)
+        able = [worker for worker in pool if not worker.draining and worker.breaker.closed] or pool
+        return [worker for worker in able if worker.prompt_time]
 
     def _tell(self, worker_id: str, what: str, now: int) -> None:
         if self._listener is not None:

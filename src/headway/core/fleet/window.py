@@ -8,9 +8,8 @@ There are workers that never queue: they begin whatever comes, and all of it goe
 token takes by how many are in flight, a constant and a part for each (`Line`). A request more gains throughput as far
 as the constant is what a token takes: where that is little (`LEAST_GAIN`) a window grows no more, and a larger shrinks.
 
-A window grows at most to so many times what was in flight beside those that ended lately. A young one, of a worker that
-is not known yet, is far too small for most, and nobody has ended. It grows by a half as often as all in flight have a
-first byte, since whoever has one runs; as far as the last signal allows that told of a full window and no queue.
+A window grows at most to so many times what was in flight beside those that ended lately. Before anybody has ended, and
+its worker is known, it grows by first bytes (`SlowStart`).
 """
 
 from __future__ import annotations
@@ -18,28 +17,26 @@ from __future__ import annotations
 import math
 
 from headway.core.fleet.line import REMEMBERED, Line
+from headway.core.fleet.slow_start import SlowStart
 
+# Growth is by signals that show what the last one did; gauges are often set only so often.
 GROW_EVERY_NS = 250_000_000
-# After it shrank: it takes a while to drain.
+# After it shrank: what is too much takes a while to end, and until then queues as before.
 REST_NS = 1_000_000_000
-# By how much it grows at a time: after it shrank by little, then by half as much again each time.
-LEAST_GROWTH, GROWTH = 0.05, 0.25
-# Beyond so many times what was in flight beside those that ended lately nothing is known, unless the worker tells that
-# nothing queues; and how much each that ended counts in that.
-SEEN_RATIO, TOLD_RATIO, SEEN_RATE = 1.5, 3.0, 0.125
+# By how much it grows at a time; and after it shrank, since it is near what the worker can do: by little, then by half
+# as much again each time. From a quarter at once it would swing between too much and too little where signals are late.
+GROWTH, LEAST_GROWTH = 0.25, 0.05
+# Beyond so many times what was in flight beside those that ended lately nothing is known: a window at most doubles with
+# each generation of requests, whatever signals say in between, which may be old, or silent about a queue.
+SEEN_RATIO = 2.0
+# How much each that ended counts in that: about the last eight.
+SEEN_RATE = 0.125
+# Of what a window grows by, the part that throughput must grow by: for less all others would get slower.
+LEAST_GAIN = 0.2
 # Where little is gained it shrinks by no more at a time, since what is known of fewer is older.
 SHRINK_RATIO = 0.5
-# Of what a window grows by, the part that throughput must grow by.
-LEAST_GAIN = 0.2
-# Of fewer tokens than this it is the less certain how long one takes.
+# Of fewer tokens than this it is the less certain how long one takes: they may have come in one piece.
 WHOLE_TOKENS = 16
-# A window shrinks where less than this part of it is useful.
-CLEARLY_RATIO = 0.8
-# A window is young until its worker is seen to queue or to gain little, and no longer than this after it first grew.
-YOUNG_NS = 2_000_000_000
-YOUNG_GROWTH = 1.5
-# How far first bytes let it grow before the next signal, there are servers that send theirs early; and altogether.
-PROVEN_RATIO, YOUNG_RATIO = 3.5, 32.0
 
 
 class Window:
@@ -48,35 +45,30 @@ class Window:
     __slots__ = (
         "_changed_ns",
         "_ended",
-        "_first",
         "_full",
         "_growth",
         "_most",
         "_most_tokens",
         "_next_ns",
-        "_proven",
         "_seen",
-        "_young_until_ns",
         "pace",
         "sequences",
+        "slow_start",
         "tokens",
-        "young",
     )
 
     def __init__(self, first: int, most: int = 0) -> None:
         self._most = most or math.inf
         self._most_tokens = math.inf
-        self._first = self.sequences = min(first, self._most)
+        self.sequences = min(first, self._most)
         self.tokens = math.inf
         self.pace = Line()  # ns that a token takes, by how many are in flight
         self._seen = 0.0  # how many were in flight beside those that ended lately
         self._growth = GROWTH  # at the next change by a signal
         self._ended = 0  # since the last change by a signal
-        self.young = True
-        self._young_until_ns = 0  # 0: it has not grown yet
-        self._proven = self.sequences * PROVEN_RATIO  # so far it may grow by first bytes
+        self.slow_start: SlowStart | None = SlowStart(self.sequences)  # until its worker is known
         self._changed_ns = 0
-        self._full = False  # since then
+        self._full = False  # was it, since then?
         self._next_ns = 0  # when there may be another change by a signal
 
     def bound_tokens(self, most: float) -> None:
@@ -86,14 +78,15 @@ class Window:
 
     def open(self, sequences: int) -> bool:
         """Is there a place beside so many in flight?"""
-        self._full = self._full or sequences + 1 >= int(self.sequences)
         return sequences < int(self.sequences)
 
     def holds(self, tokens: int, more: int, *, of: float = 1.0) -> bool:
         """Do `more` tokens fit beside those in flight, into such a part `of` the window? Alone anything does."""
-        fit = not tokens or tokens + more <= self.tokens * of
-        self._full = self._full or not fit
-        return fit
+        return not tokens or tokens + more <= self.tokens * of
+
+    def filled(self) -> None:
+        """Its last place is taken, or somebody did not fit: what is told from now on is told of a full window."""
+        self._full = True
 
     def ended(self, beside: float, tokens: int, took_ns: int) -> None:
         """A request has, whose tokens took so long, with so many in flight on average, itself among them."""
@@ -118,36 +111,39 @@ class Window:
         Of no time, it is a belief: it follows from requests that have ended, so after a change some first have to.
         `hidden` were sent to it before `true_ns` and had not ended, and it spoke of none of them: they may queue.
         """
-        if self._ended < self.sequences / 2 if true_ns is None else true_ns < self._changed_ns:
-            return
-        if now < self._next_ns:
+        if now < self._next_ns or not self._is_news(true_ns):
             return
         if queued > 1 + self.sequences / 8:
             self._shrink(now, max(1.0, sequences - queued + 1), sequences, tokens)
-        elif self._full and self._exceeds_useful(sequences):
+        elif not self._full:
+            return
+        elif self._exceeds_useful(sequences):
             self._shrink(now, max(self.useful, self.sequences * SHRINK_RATIO), sequences, tokens)
-        elif self._full and hidden <= 1 + sequences / 8 and (queued < 1 or true_ns is None):
-            # It was full when the signal was true, too, and nothing queued.
-            if self.young and not queued and sequences + 1 >= self.sequences * 7 / 8 and true_ns is not None:
-                self._proven = min(self.sequences * PROVEN_RATIO, self._first * YOUNG_RATIO)
-            most = min(self.useful, self._seen * (SEEN_RATIO if true_ns is None else TOLD_RATIO))
+        elif hidden <= 1 + sequences / 8 and (queued < 1 or true_ns is None):
+            if self.slow_start is not None and not queued and true_ns is not None:
+                self.slow_start.told(sequences)
+            most = min(self.useful, self._seen * SEEN_RATIO)
             if most >= self.sequences + 1:
                 self._grow(now, min(most, self.sequences * (1.0 + self._growth)))
                 self._growth = min(GROWTH, 1.5 * self._growth)
                 self._restart(now, GROW_EVERY_NS)
 
     def begun(self, now: int, begun: int) -> None:
-        """So many of those in flight have a first byte, and run. For a young window whose worker tells its queue."""
-        if 0 < self._young_until_ns < now or self.useful < self.sequences:
-            self.young = False
-        elif self._full and begun >= int(self.sequences) and self.sequences * YOUNG_GROWTH <= self._proven:
-            self._young_until_ns = self._young_until_ns or now + YOUNG_NS
-            self._grow(now, self.sequences * YOUNG_GROWTH)
+        """So many of those in flight have a first byte, and run. For a worker that tells its queue."""
+        if self.slow_start is None:
+            return
+        if self.slow_start.over(now) or self.useful < self.sequences:
+            self.slow_start = None
+        elif begun >= int(self.sequences) and (to := self.slow_start.grown(now, self.sequences)) > self.sequences:
+            self._grow(now, to)
+
+    def _is_news(self, true_ns: int | None) -> bool:
+        """Was it true after the last change?"""
+        return true_ns >= self._changed_ns if true_ns is not None else self._ended >= self.sequences / 2
 
     def _exceeds_useful(self, sequences: int) -> bool:
-        """Clearly; and those that were too many when it last shrank are gone, and others have ended since."""
-        clearly = self.useful < self.sequences * CLEARLY_RATIO
-        return clearly and sequences <= self.sequences + 1 and self._ended >= self.sequences / 2
+        """And those that were too many when it last shrank are gone, and others have ended since."""
+        return self.useful < self.sequences >= sequences - 1 and self._ended >= self.sequences / 2
 
     def _grow(self, now: int, to: float) -> None:
         before = self.sequences
@@ -160,7 +156,7 @@ class Window:
         if to < self.sequences and sequences:
             self.tokens = max(1.0, min(self.tokens, tokens * to / sequences))
         self.sequences = max(1.0, min(self.sequences, to))
-        self.young, self._growth = False, LEAST_GROWTH
+        self.slow_start, self._growth = None, LEAST_GROWTH
         self._restart(now, REST_NS)
 
     def _restart(self, now: int, rest_ns: int) -> None:

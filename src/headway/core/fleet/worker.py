@@ -11,6 +11,7 @@ from dataclasses import dataclass, fields, replace
 
 from headway.core.errors import ConfigError
 from headway.core.fleet.breaker import Breaker
+from headway.core.fleet.delay import Delay
 from headway.core.fleet.line import Line
 from headway.core.fleet.window import Window
 from headway.core.request import PREFIX_TOKENS, Request, RequestId
@@ -107,6 +108,7 @@ class Flight:
         "began",
         "counted",
         "output_tokens",
+        "predicted_ns",
         "probes",
         "prompt_tokens",
         "recent",
@@ -117,15 +119,15 @@ class Flight:
         "worker",
     )
 
-    def __init__(
-        self, worker: WorkerState, prompt_tokens: int, output_tokens: int, now: int, *, streams: bool = True
-    ) -> None:
+    def __init__(self, worker: WorkerState, request: Request, cached_tokens: int, output_tokens: int, now: int) -> None:
+        prompt_tokens = request.prompt_tokens - cached_tokens
         self.worker = worker
         self.sent_ns = now
         self.prompt_tokens = prompt_tokens  # that are not cached, as far as we know
         self.output_tokens = output_tokens  # as expected
-        self.unread_tokens = prompt_tokens if streams else 0  # until its first byte, which is seen of streams alone
+        self.unread_tokens = prompt_tokens if request.streams else 0  # until its first byte, seen of streams alone
         self.before_tokens = worker.unread_tokens + self.unread_tokens  # that are read before it
+        self.predicted_ns = worker.prompt_time.at(request.prompt_tokens)  # its wait; 0 before anything is known
         self.began = False
         self.wait_ns = 0  # until its first byte
         self.since_ns = now  # from when its tokens come, as far as that is seen
@@ -152,6 +154,7 @@ class WorkerState:
         self.work_tokens = 0  # of them, what is still to be computed
         self.unread_tokens = 0  # of them, prompts of streams without a first byte
         self.prompt_time = Line()  # ns until a first byte, by the tokens that are read before it
+        self.delay = Delay()  # of first bytes, beyond what was to be expected when they were sent
         self.ttft_ns = 0.0  # recent, as measured here; 0 before any
         self._foreign: Signal | None = None  # sequences inside it that are not ours
         self._counted = self._counted_ns = 0  # requests in flight × ns, up to then
@@ -183,8 +186,7 @@ class WorkerState:
             self.window.bound_tokens(capacity.value)
         if load.waiting is not None and load.waiting is waiting:
             self._adjust(waiting.value, now, true_ns=waiting.at_ns, hidden=hidden)
-            if self.window.young:
-                self.window.begun(now, self._begun)
+            self.window.begun(now, self._begun)
 
     def _adjust(self, queued: float, now: int, *, true_ns: int | None = None, hidden: float = 0.0) -> None:
         count = len(self.flights)
@@ -249,11 +251,12 @@ class WorkerState:
         return self._recent_count
 
     def send(self, request: Request, output_tokens: int, now: int) -> Flight:
-        cached_tokens = self.cached_tokens(request)
-        flight = Flight(self, request.prompt_tokens - cached_tokens, output_tokens, now, streams=request.streams)
+        flight = Flight(self, request, self.cached_tokens(request), output_tokens, now)
         self.unread_tokens += flight.unread_tokens
         flight.probes = self.breaker.sent(now)
         self.flights[request.id] = flight
+        if not self.window.open(len(self.flights)):
+            self.window.filled()
         self.tokens += request.prompt_tokens + output_tokens
         self.work_tokens += flight.tokens
         if now >= self._used_ns:
@@ -277,10 +280,12 @@ class WorkerState:
         self.work_tokens -= flight.prompt_tokens
         flight.wait_ns = now - flight.sent_ns
         if flight.unread_tokens:
+            if flight.predicted_ns:
+                self.delay.observe(flight.wait_ns - flight.predicted_ns)
             self.prompt_time.observe(flight.before_tokens, flight.wait_ns)
             flight.since_ns, flight.counted = now, self.counted(now)
         self._begun += 1
-        if self.window.young and self.load.waiting is not None:
+        if self.load.waiting is not None:
             self.window.begun(now, self._begun)
         self._read(flight)
         self.ttft_ns += (flight.wait_ns - self.ttft_ns) * (TTFT_RATE if self.ttft_ns else 1.0)

@@ -37,10 +37,10 @@ class Promises:
         self._queue_timeout_ns = queue_timeout_ns
         self._age_bound_ns = age_bound_ns
 
-    def prefill_ns(self, tokens: float) -> float:
-        """How long a prompt of so many tokens takes to feed."""
+    def prefill_ns(self, request: Request, tokens: float) -> float:
+        """How long a prompt of so many tokens takes to feed, where `request` may go."""
         if self._fleet is not None:
-            return self._fleet.first_token_ns(tokens)
+            return self._fleet.first_token_ns(request, tokens)
         return self._model.coefficients.prefill_ns(0, round(tokens))
 
     def predicted_ttft_ns(self, request: Request, ahead_tokens: float, drain_tokens_per_ns: float) -> float:
@@ -48,8 +48,8 @@ class Promises:
         if drain_tokens_per_ns:
             wait_ns = ahead_tokens / drain_tokens_per_ns
         else:
-            wait_ns = self.prefill_ns(ahead_tokens) if ahead_tokens else 0.0
-        return wait_ns + self.prefill_ns(request.prompt_tokens)
+            wait_ns = self.prefill_ns(request, ahead_tokens) if ahead_tokens else 0.0
+        return wait_ns + self.prefill_ns(request, request.prompt_tokens)
 
     def stamp(self, request: Request, now: int) -> None:
         """Write down what its place in the order follows from."""
@@ -65,9 +65,10 @@ class Promises:
 
     def _slack_ns(self, request: Request) -> int:
         """How long it may wait for its promise to be kept, as nearly always as that can be said."""
-        slack_ns = request.slo.ttft_ns - self.prefill_ns(request.prompt_tokens)
-        delay_ns = self._fleet.delay.most_ns if self._fleet is not None else 0.0
-        return int(max(slack_ns / 2, slack_ns - delay_ns)) if slack_ns > 0 else int(slack_ns)
+        slack_ns = request.slo.ttft_ns - self.prefill_ns(request, request.prompt_tokens)
+        if self._fleet is None or slack_ns <= 0:
+            return int(slack_ns)
+        return int(max(slack_ns / 2, request.slo.ttft_ns - self._fleet.first_token_by_ns(request)))
 
     def gives_up_at_ns(self, request: Request) -> int | None:
         """When it has waited out its time, or could not meet its limit any more if it started then; None for never."""
@@ -75,7 +76,7 @@ class Promises:
         if self._queue_timeout_ns:
             ends.append(request.arrival_ns + self._queue_timeout_ns)
         if request.slo.ttft_limit_ns:
-            prefill_ns = int(self.prefill_ns(request.prompt_tokens))
+            prefill_ns = int(self.prefill_ns(request, request.prompt_tokens))
             ends.append(request.arrival_ns + request.slo.ttft_limit_ns - prefill_ns)
         return min(ends, default=None)
 
