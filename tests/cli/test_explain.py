@@ -6,6 +6,8 @@ import ast
 import importlib
 import pkgutil
 import re
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -13,7 +15,7 @@ import pytest
 import headway
 from headway.cli import status
 from headway.cli.explain import named, nearest_names
-from headway.cli.explain.entries import KINDS, entries, error_classes
+from headway.cli.explain.entries import BY_THEMSELVES, KINDS, entries, error_classes
 from headway.cli.explain.words import LEVELS
 from headway.core.errors import HeadwayError
 from headway.core.front.ladder import Level
@@ -56,6 +58,7 @@ def said(capsys: pytest.CaptureFixture[str], *arguments: str) -> str:
         ("lag", "the client's own delay"),
         ("schedule lag", "the client's own delay"),
         ("goodput", "every promise"),
+        ("finished well", "without an error"),
         *((word.value, word.meaning) for word in Word),
         ("client-limited", "exit status  3"),
         ("client-limited", "load tester was late"),
@@ -65,6 +68,22 @@ def said(capsys: pytest.CaptureFixture[str], *arguments: str) -> str:
 )
 def test_a_name_is_explained(capsys: pytest.CaptureFixture[str], name: str, means: str):
     assert means in said(capsys, name)
+
+
+def test_several_words_are_one_name(capsys: pytest.CaptureFixture[str]):
+    assert said(capsys, "schedule", "lag") == said(capsys, "schedule lag")
+
+
+def test_a_figure_is_told_without_loading_a_server():
+    code = "import sys; from headway.cli import status; status(['explain', 'TTFT']); sys.exit('aiohttp' in sys.modules)"
+    told = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert "time to first token" in told.stdout
+
+
+@pytest.mark.parametrize("kind", BY_THEMSELVES)
+def test_what_is_looked_for_no_further_has_no_other_meaning(kind: str):
+    for entry in entries(kind):
+        assert {found.kind for found in named(entry.name, EVERY)} == {kind}
 
 
 def test_without_a_name_the_kinds_are_listed(capsys: pytest.CaptureFixture[str]):
@@ -84,7 +103,12 @@ def test_all_of_a_kind_can_be_listed_and_found_again(capsys: pytest.CaptureFixtu
 
 @pytest.mark.parametrize(
     ("typo", "meant"),
-    [("queue_timout", "queue_timeout"), ("kv_usage", "headway_kv_usage_ratio"), ("--max-num-seq", "--max-num-seqs")],
+    [
+        ("queue_timout", "queue_timeout"),
+        ("kv_usage", "headway_kv_usage_ratio"),
+        ("--max-num-seq", "--max-num-seqs"),
+        ("KV", "kv_exhausted"),
+    ],
 )
 def test_what_is_not_there_tells_the_nearest(capsys: pytest.CaptureFixture[str], typo: str, meant: str):
     assert status(["explain", typo]) == 2

@@ -82,6 +82,19 @@ def test_another_engine_has_no_limits_of_its_own() -> None:
     assert answer(replace(READY, kind="vllm", config={}), 9).verdict == "no"
 
 
+def test_a_load_test_that_is_not_to_be_relied_on_answers_nothing() -> None:
+    closed, opened = TESTS
+    tests = (replace(closed, verdict="TOO-FEW-SAMPLES"), replace(opened, verdict="UNSTEADY"))
+    for given in (tests, (replace(closed, verdict="VALID"), tests[1])):
+        item = answer(replace(READY, tests=given), 2)
+        assert item.verdict == "cannot tell"
+        assert "UNSTEADY" in item.evidence
+        assert "VALID" in item.fix
+    again = (*tests, *(replace(test, verdict="VALID") for test in TESTS))
+    assert answer(replace(READY, tests=again), 2).verdict == "yes"
+    assert answer(replace(READY, tests=tests[:1]), 2).verdict == "no"  # half of it is lacking, whatever came of it
+
+
 def test_a_load_test_says_what_metrics_do_not() -> None:
     assert answer(replace(READY, signals=frozenset({"running"})), 3).verdict == "yes"
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 
 import numpy as np
 import pytest
@@ -13,7 +14,7 @@ from headway.doctor.facts import Client, Facts, Part, Promise, Settings
 from headway.doctor.finding import CHAPTERS
 from headway.doctor.rules import RULES
 from headway.doctor.rules.case import study
-from tests.doctor.making import facts, lognormal, series, spread
+from tests.doctor.making import SAMPLES, facts, lognormal, series, spread
 
 QUEUED = {"ttft_s": spread(1.5, 2.0, 3.0), "queue_s": spread(1.4, 1.9, 2.9)}
 SKEWED = spread(*[100.0] * 15, *[8_000.0] * 2)
@@ -84,6 +85,32 @@ def test_waiting_while_slots_and_kv_are_free_is_the_prompts() -> None:
 
 def test_prompts_of_one_length_cannot_be_the_long_ones() -> None:
     assert first(facts({"waiting": 3.0, "running": [2.0, 3.0, 4.0] * 20 + [3.0]}, spreads=QUEUED)) == "overload"
+
+
+def test_lengths_that_are_not_told_are_nobody_s_fault() -> None:
+    made = facts({"waiting": 3.0, "running": [2.0, 3.0, 4.0] * 20 + [3.0]}, spreads={**QUEUED, "prompt_tokens": None})
+    assert first(made) == "overload"
+    assert "long-prompt-interference" not in causes(made)
+
+
+@pytest.mark.parametrize(
+    ("lengths", "cause"), [([512.0], "overload"), ([100.0] * 9 + [8_000.0], "long-prompt-interference")]
+)
+def test_before_anybody_ends_those_who_wait_tell_how_long_prompts_are(lengths: list[float], cause: str) -> None:
+    waiting_tokens = [3.0 * length for length in lengths] * SAMPLES
+    made = facts(
+        {"waiting": 3.0, "waiting_tokens": waiting_tokens[:SAMPLES], "running": [2.0, 3.0, 4.0] * 20 + [3.0]},
+        spreads={**QUEUED, "prompt_tokens": None},
+    )
+    finding = diagnose(made).findings[0]
+    assert finding.cause == cause
+    assert any(re.search(rf"median (prompt is of )?{lengths[0]:.0f}\b", line) for line in finding.evidence)
+
+
+def test_a_balance_below_the_slots_is_not_their_limit_where_steps_are_full() -> None:
+    running = {"waiting": 30.0, "running": 14.0}
+    assert first(facts(running, spreads=QUEUED)) == "slot-limit"  # a lane's own, for all that is told
+    assert first(facts({**running, "step_tokens": 512.0}, spreads=QUEUED)) == "overload"
 
 
 def test_work_done_twice_is_thrash_and_explains_the_queue() -> None:

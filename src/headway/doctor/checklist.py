@@ -19,7 +19,11 @@ class LoadTest:
     loop: Literal["closed", "open"]
     described: str
     percentiles: frozenset[str]  # of "ttft", "itl", "e2e": those with a p99
-    verdict: str = ""
+    verdict: str = ""  # as the run itself has it; empty: an older headway did not judge
+
+    @property
+    def quotable(self) -> bool:
+        return self.verdict in ("", "VALID")
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,23 +96,31 @@ def _lengths(known: Known) -> Answer:
 
 
 def _two_loops(known: Known) -> Answer:
-    loops = {test.loop: test.described for test in known.tests}
     fix = (
         "Run both: `headway bench concurrency URL` and `headway bench rate URL`, and give the results with --bench; or "
         "`headway check URL --run`."
     )
-    if {"closed", "open"} <= loops.keys():
-        return "yes", f"tested at a fixed concurrency ({loops['closed']}) and at a fixed rate ({loops['open']})", ""
-    if loops:
-        only = "a fixed concurrency" if "closed" in loops else "a fixed rate"
+    best = {test.loop: test for test in sorted(known.tests, key=lambda test: test.quotable)}
+    if len(best) == 1:
+        only = "a fixed concurrency" if "closed" in best else "a fixed rate"
         return "no", f"the results that were given are only of {only}", fix
+    if doubtful := [test for test in best.values() if not test.quotable]:
+        why = ", ".join(f"{test.described} ended {test.verdict}" for test in doubtful)
+        return (
+            "cannot tell",
+            f"a load test that was given is not to be relied on: {why}",
+            "Run it again, for longer or at a load that the server holds, until its verdict is VALID.",
+        )
+    if best:
+        closed, opened = best["closed"].described, best["open"].described
+        return "yes", f"tested at a fixed concurrency ({closed}) and at a fixed rate ({opened})", ""
     return "cannot tell", "no load test was given; a server does not know whether it was tested", fix
 
 
 def _latencies(known: Known) -> Answer:
     told = {"ttft", "itl", "e2e"}
     for test in known.tests:
-        if told <= test.percentiles:
+        if told <= test.percentiles and test.quotable:
             return "yes", f"the load test has p99 of TTFT, ITL and E2E apart ({test.described})", ""
     return _exported(
         known,

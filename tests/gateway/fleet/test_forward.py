@@ -12,8 +12,10 @@ from typing import Any
 import openai
 import pytest
 
+from headway.core.fleet.routing import Choice
 from headway.core.front.front import FrontLimits
 from headway.core.front.tenants import TenantLimits, Tenants
+from headway.gateway.fleet.trail import shown_choice, told_try
 from tests.gateway.driven import driving
 from tests.gateway.fake import serving, until
 from tests.gateway.fleet.gateway import CHAT, HELLO, Fleet, gateway, member, over
@@ -62,6 +64,14 @@ async def test_the_openai_client_over_two_headway_workers() -> None:
         await fleet.empty()
 
 
+def test_what_is_left_of_sums_of_floats_is_no_term() -> None:
+    choice = Choice("a", {"work": -0.19442111616040036, "itl": -5.551115123125783e-17, "kv": -0.0}, {"b": -1e-17})
+    assert shown_choice(choice) == "a;score=-0.194;work=-0.194"
+    told = json.dumps(told_try(choice, ""))
+    assert json.loads(told)["terms"] == {"work": -0.194, "itl": 0, "kv": 0}
+    assert "-0.0" not in told
+
+
 async def test_both_workers_are_used_and_the_client_is_told_which_and_why() -> None:
     async with upstreams(2) as (one, two), over([one, two]) as fleet:
         one.gap_s = two.gap_s = 0.02
@@ -77,7 +87,7 @@ async def test_both_workers_are_used_and_the_client_is_told_which_and_why() -> N
         assert story["tokens"]["output"] == len(WORDS)
         (tried,) = story["tries"]
         assert tried["worker"] == story["worker"]
-        assert tried["score"] == pytest.approx(sum(tried["terms"].values()))
+        assert tried["score"] == pytest.approx(sum(tried["terms"].values()), abs=0.01)  # each in three decimals
         assert {"work", "running", "waiting", "kv", "batch", "ttft", "itl", "memory", "prefix"} == set(tried["terms"])
         assert (await fleet.get("/v1/requests/unheard-of"))[0] == 404
         await fleet.empty()

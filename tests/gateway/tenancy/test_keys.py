@@ -22,7 +22,8 @@ def file(tmp_path: Path) -> KeyFile:
     return KeyFile(tmp_path / "keys.jsonl")
 
 
-def test_a_key_is_its_tenants_until_it_is_revoked(file: KeyFile) -> None:
+def test_a_key_is_its_tenants_until_it_is_revoked(file: KeyFile, caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level("INFO")
     alice, presented = file.create("alice", NOW_S, label="laptop")
     _, other = file.create("bob", NOW_S)
     ring = KeyRing(file.path)
@@ -35,6 +36,7 @@ def test_a_key_is_its_tenants_until_it_is_revoked(file: KeyFile) -> None:
     assert revoked.state(NOW_S + 1) == "revoked"
     assert ring.find(presented, NOW_S) == alice  # until the file is read again
     assert ring.refresh()
+    assert "1 of 2 are valid" in caplog.text
     assert ring.find(presented, NOW_S) is None
     assert ring.find(other, NOW_S) is not None
     assert not ring.refresh()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from difflib import get_close_matches
+from itertools import chain
 from typing import TYPE_CHECKING, Annotated
 
 from cyclopts import App, Parameter
@@ -21,7 +22,7 @@ NEAREST = 5
 _ENDINGS = ("_bucket", "_sum", "_count", "_created")  # of the series of one metric
 
 Name = Annotated[
-    str | None,
+    str,
     Parameter(
         help="What to explain, or a kind of which to list all.",
         show_default=lambda _: "list the kinds",
@@ -31,14 +32,15 @@ Name = Annotated[
 
 
 @app.default
-def explain(name: Name = None, /) -> None:
+def explain(*names: Name) -> None:
     """What a metric, figure, verdict, cause, lane, level, error, goal, flag or header means, as in the reference."""
     from rich.console import Console
 
-    from headway.cli.explain.entries import KINDS, entries
+    from headway.cli.explain.entries import BY_THEMSELVES, KINDS, entries
 
+    name = " ".join(names)  # of several words, quoted or not
     console = Console(highlight=False, soft_wrap=True)
-    if name is None:
+    if not name:
         for kind, (about, _) in KINDS.items():
             all_of = entries(kind)
             console.print(f"{kind:<8} {about}: {len(all_of)}, such as {all_of[0].name}", markup=False)
@@ -48,8 +50,11 @@ def explain(name: Name = None, /) -> None:
         for entry in entries(name):
             console.print(f"{entry.name}: {entry.meaning}", markup=False)
         return
-    every = [entry for kind in KINDS for entry in entries(kind)]
+    every = list(chain.from_iterable(map(entries, BY_THEMSELVES)))
     found = named(name, every)
+    if not found:
+        every = list(chain.from_iterable(map(entries, KINDS)))
+        found = named(name, every)
     if not found:
         nearest = nearest_names(name, every)
         meant = f" Nearest: {', '.join(nearest)}." if nearest else ""
@@ -88,10 +93,11 @@ def named(name: str, every: Iterable[Entry]) -> list[Entry]:
 
 
 def nearest_names(name: str, every: Iterable[Entry]) -> list[str]:
-    """By spelling, and those that hold it."""
+    """By spelling, and those that hold it, as a word before as a part of one."""
     word, names = plain(name), dict[str, str]()
     for entry in every:
         names.setdefault(plain(entry.name), entry.name)
+    worded = [one for one in names if word in one.split("_")]
     holding = [one for one in names if len(word) >= 3 and word in one]
-    close = [*get_close_matches(word, names, NEAREST, 0.6), *sorted(holding, key=len)]
+    close = [*get_close_matches(word, names, NEAREST, 0.6), *sorted(worded, key=len), *sorted(holding, key=len)]
     return [names[one] for one in dict.fromkeys(close)][:NEAREST]

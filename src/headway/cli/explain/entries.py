@@ -1,29 +1,26 @@
-"""Everything that has a meaning, from the tables that docs/reference is made of: nothing is told twice in two ways."""
+"""Everything that has a meaning, from the tables that docs/reference is made of: nothing is told twice in two ways.
+
+Modules that load a server, which takes seconds, are imported where their kind is listed.
+"""
 
 from __future__ import annotations
 
 import importlib
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
 
-from headway.cli.bench.flags import PROFILE_KEYS
-from headway.cli.config import SERVE_KEYS, Key, ServeConfig
-from headway.cli.explain.words import ANSWER_HEADERS, CODES, FIGURES, LEVELS
-from headway.cli.fleet.parts import lanes
+from headway.cli.explain.words import ANSWER_HEADERS, CODES, FIGURES, FINISHED_WELL, LEVELS
 from headway.cli.goals import GOALS
-from headway.cli.toml_file import toml
 from headway.core.errors import HeadwayError, Refused
 from headway.core.front.ladder import MARKS, Level
 from headway.core.lanes import LaneLimits
 from headway.core.request import MOVES, State
 from headway.doctor.finding import CAUSES
-from headway.gateway.background.metrics import BACKGROUND_METRICS
-from headway.gateway.fleet.metrics import FLEET_METRICS
-from headway.gateway.promises import HEADERS
-from headway.loadtest.result import Word
-from headway.metrics import goodput, latency
 from headway.metrics.names import METRICS, OUTCOMES, Metric
-from headway.metrics.vllm_names import VLLM_METRICS
+
+if TYPE_CHECKING:
+    from headway.cli.config import Key
 
 # Where errors are: to import the whole package for them takes seconds.
 ERROR_MODULES = (
@@ -47,6 +44,10 @@ class Entry:
 
 
 def _metrics() -> Iterator[Entry]:
+    from headway.gateway.background.metrics import BACKGROUND_METRICS
+    from headway.gateway.fleet.metrics import FLEET_METRICS
+    from headway.metrics.vllm_names import VLLM_METRICS
+
     tables = (
         ("engine and gateway", METRICS),
         ("gateway", FLEET_METRICS),
@@ -73,6 +74,9 @@ def _outcomes() -> Iterator[Entry]:
 
 
 def _lanes() -> Iterator[Entry]:
+    from headway.cli.config import ServeConfig
+    from headway.cli.fleet.parts import lanes
+
     for lane in lanes(ServeConfig()):
         yield Entry("lane", lane.name, lane_meaning(lane), page="words.md")
 
@@ -133,6 +137,8 @@ def _states() -> Iterator[Entry]:
 
 
 def _goals() -> Iterator[Entry]:
+    from headway.cli.toml_file import toml
+
     for name, goal in GOALS.items():
         sets = {choice_name: f"{toml(choice.value)}: {choice.why}" for choice_name, choice in goal.choices.items()}
         facts = {field_name.replace("_", "-"): text for field_name, text in sets.items()}
@@ -140,6 +146,9 @@ def _goals() -> Iterator[Entry]:
 
 
 def _flags() -> Iterator[Entry]:
+    from headway.cli.bench.flags import PROFILE_KEYS
+    from headway.cli.config import SERVE_KEYS
+
     told: set[str] = set()
     of = [("serve", key) for key in SERVE_KEYS]
     of += [(f"bench {name}", key) for name, keys in PROFILE_KEYS.items() for key in keys]
@@ -151,6 +160,8 @@ def _flags() -> Iterator[Entry]:
 
 
 def _flag(command: str, key: Key) -> Entry:
+    from headway.cli.toml_file import toml
+
     facts = {"of": f"headway {command}"}
     default = key.setting.default or ("" if key.default in (None, (), False) else toml(key.default))
     if default:
@@ -165,6 +176,8 @@ def _flag(command: str, key: Key) -> Entry:
 
 
 def _headers() -> Iterator[Entry]:
+    from headway.gateway.promises import HEADERS
+
     for name, (_, meaning) in HEADERS.items():
         yield Entry("header", name, f"{meaning}; in ms.", {"of": "requests"}, "http-api.md")
     for name, meaning in ANSWER_HEADERS.items():
@@ -179,6 +192,10 @@ def _figures() -> Iterator[Entry]:
 
 def figure_meaning(name: str) -> str:
     """As the module says that computes it. Empty where docstrings were stripped (python -OO)."""
+    from headway.metrics import goodput, latency
+
+    if name == "finished well":
+        return FINISHED_WELL
     if name == "goodput":
         first, _, _ = (goodput.__doc__ or "").partition("\n\n")
         return _sentence(first.partition(": ")[2])
@@ -191,6 +208,8 @@ def _sentence(text: str) -> str:
 
 
 def _verdicts() -> Iterator[Entry]:
+    from headway.loadtest.result import Word
+
     for word in Word:
         yield Entry("verdict", word.value, word.meaning, {"exit status": str(word.exit_code)}, "words.md")
 
@@ -214,6 +233,9 @@ KINDS: Mapping[str, tuple[str, Callable[[], Iterator[Entry]]]] = {
     "verdict": ("what a load test says of itself", _verdicts),
     "cause": ("what headway doctor finds", _causes),
 }
+
+# Whose names no other kind has, and that load no server: a name among them is looked for no further.
+BY_THEMSELVES = ("figure", "level", "goal")
 
 
 def entries(kind: str) -> list[Entry]:

@@ -49,7 +49,11 @@ FIGURES: Mapping[str, str] = MappingProxyType(
         "E2E": "end to end",
         "lag": "schedule lag",
         "goodput": "",
+        "finished well": "",
     }
+)
+FINISHED_WELL = (
+    "Requests that were answered to their end without an error; whether in time as well is goodput's question."
 )
 
 # Of errors whose class has another code or none, or has more than this to say.

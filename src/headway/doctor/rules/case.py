@@ -29,6 +29,7 @@ FLAT = 0.7
 FULL_STEPS = 0.5  # of the engine's time go to prompts, where these are what others wait for
 LANE = 0.4  # of the slots: the least that a lane has by itself is a half
 LEAST_QUEUED = 5  # samples; of fewer the highest is not a limit
+BUDGET_FULL = 0.9  # of a step's token budget, where half of the samples that somebody waits in have as much
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,10 +99,20 @@ class Case:
         return decode_step_s(self.model, sequences, context_tokens(self.service))
 
     @property
+    def prompts(self) -> Spread | None:
+        """How long prompts are: of requests that ended; where none has, at each sample the mean of those that wait.
+
+        Such means hide a skew rather than make one up.
+        """
+        ended, waiting = self.service.spread("prompt_tokens"), self.service.gauge("waiting")
+        if ended is not None or "waiting_tokens" not in self.service.gauges:
+            return ended
+        return Spread.of(self.service.gauge("waiting_tokens") / np.maximum(waiting, 1.0), np.nan_to_num(waiting))
+
+    @property
     def skewed_prompts(self) -> bool | None:
         """Are a few prompts most of the prompt work? None: lengths are not told."""
-        prompts = self.service.spread("prompt_tokens")
-        return prompts.tail_part >= 0.5 if prompts is not None else None
+        return self.prompts.tail_part >= 0.5 if self.prompts is not None else None
 
     @property
     def window(self) -> str:
@@ -165,7 +176,8 @@ def _head_tokens(service: Part, waiting: Floats) -> Floats | None:
 def _limit(facts: Facts, waiting: Floats) -> tuple[float | None, bool]:
     """The most sequences that run: as told, else the height at which they stand while others wait.
 
-    A lane's own limit shows as a height below the one that is told.
+    A lane's own limit shows as a height below the one that is told. So does the balance of those who start and end
+    where steps are full.
     """
     running = facts.service.gauge("running")
     told = facts.settings.max_num_seqs
@@ -174,8 +186,15 @@ def _limit(facts: Facts, waiting: Floats) -> tuple[float | None, bool]:
         return told, told is not None
     top = float(np.nanmax(running[queued]))
     flat = float(waiting[queued & (running >= SLOTS_FULL * top)].sum()) >= FLAT * float(waiting[queued].sum())
-    if told is not None and top >= SLOTS_FULL * told:
+    if told is not None and (top >= SLOTS_FULL * told or _steps_full(facts, queued)):
         return told, True
     if not flat or top < 1 or (told is not None and top < max(4.0, LANE * told)):
         return told, told is not None
     return top, False
+
+
+def _steps_full(facts: Facts, queued: Bools) -> bool:
+    """Do steps carry all the tokens they may, while somebody waits? Unknown: no."""
+    budget = facts.settings.max_num_batched_tokens
+    tokens = facts.service.gauge("step_tokens")[queued]
+    return budget is not None and float((tokens >= BUDGET_FULL * budget).mean()) >= 0.5

@@ -19,16 +19,9 @@ def prompt_queue(case: Case) -> Finding | None:
     delayed_s = queue_s + among_s
     if delayed_s < MOST * ((split.queue_s or 0.0) + among_s) or delayed_s <= 0:
         return None
-    prompts = case.service.spread("prompt_tokens")
-    if case.skewed_prompts is False:
+    prompts = case.prompts
+    if prompts is None or not case.skewed_prompts:
         return _overload(case, delayed_s)
-    lengths = (
-        f"prompts above four times the median are {prompts.share_above(4 * prompts.quantile(0.5)):.0%} of all and "
-        f"{prompts.tail_part:.0%} of the prompt tokens (median {prompts.quantile(0.5):.0f}, p99 "
-        f"{prompts.quantile(0.99):.0f})"
-        if prompts is not None
-        else "how long prompts are is not told"
-    )
     found = case.ttft_tail
     return Finding(
         "long-prompt-interference",
@@ -37,19 +30,23 @@ def prompt_queue(case: Case) -> Finding | None:
         (
             f"of a mean TTFT of {split.total_s:.2f} s, {queue_s:.2f} s pass waiting while slots and KV are free, and "
             f"{among_s:.2f} s beside others' prompts" + (f"; {found[0]} is {found[1]:.2f} s" if found else ""),
-            lengths,
+            (
+                f"prompts above four times the median are {prompts.share_above(4 * prompts.quantile(0.5)):.0%} of all "
+                f"and {prompts.tail_part:.0%} of the prompt tokens (median {prompts.quantile(0.5):.0f}, p99 "
+                f"{prompts.quantile(0.99):.0f})"
+            ),
             *_prefill_words(case),
         ),
-        "high" if case.skewed_prompts else "medium",
-        _apart(case),
+        "high",
+        _apart(case, round(4 * prompts.quantile(0.5))),
         cost_s=delayed_s,
         explains=("long-prompts",),
     )
 
 
-def _apart(case: Case) -> tuple[Change, ...]:
-    prompts = case.service.spread("prompt_tokens")
-    edge, itl_s = round(4 * prompts.quantile(0.5)) if prompts is not None else 1024, case.facts.promise.itl_s
+def _apart(case: Case, edge: int) -> tuple[Change, ...]:
+    """`edge`: how many tokens a long prompt has at least."""
+    itl_s = case.facts.promise.itl_s
     return (
         Change(f"a lane of their own: --long-prompt-tokens {edge} --long-prompt-slots 2", "long_prompt_tokens", edge),
         *budget_change(case),
@@ -69,8 +66,13 @@ def _prefill_words(case: Case) -> tuple[str, ...]:
 
 
 def _overload(case: Case, delayed_s: float) -> Finding:
-    service = case.service
-    rate = service.rate("prompt_tokens")
+    rate, prompts = case.service.rate("prompt_tokens"), case.prompts
+    lengths = (
+        "whether a few prompts are much longer than most is not told"
+        if prompts is None
+        else f"the median prompt is of {prompts.quantile(0.5):.0f} tokens, the p99 of {prompts.quantile(0.99):.0f}: "
+        "no few long ones make up the work"
+    )
     return Finding(
         "overload",
         "Prompts come faster than steps can take them in",
@@ -78,9 +80,9 @@ def _overload(case: Case, delayed_s: float) -> Finding:
         (
             (
                 f"somebody waits in {case.waited.queued_share if case.waited else 0.0:.0%} of samples while slots and "
-                f"KV "
-                f"are free, {case.window}"
+                f"KV are free, {case.window}"
             ),
+            lengths,
             *_prefill_words(case),
             *((f"{rate:,.0f} prompt tokens are computed a second",) if rate is not None else ()),
         ),
@@ -91,7 +93,7 @@ def _overload(case: Case, delayed_s: float) -> Finding:
             Change("shorter prompts, or a shared beginning that the prefix cache can find"),
         ),
         cost_s=delayed_s,
-        explains=("long-prompts",),
+        explains=("long-prompts", "long-prompt-interference"),
     )
 
 

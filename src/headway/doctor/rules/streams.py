@@ -114,7 +114,7 @@ def stalls(case: Case) -> Finding | None:
     alone_s = case.decode_s(max(1.0, case.running))
     if alone_s is not None and alone_s > promise_s:
         return None
-    prompts = case.service.spread("prompt_tokens")
+    prompts = case.prompts
     lengths = (
         f"; prompts above four times the median make up {prompts.tail_part:.0%} of the prompt tokens"
         if prompts is not None
@@ -132,8 +132,9 @@ def stalls(case: Case) -> Finding | None:
         "high" if case.skewed_prompts and case.model is not None else "medium",
         (
             *budget_change(case),
-            Change(f"headway --slo-itl {promise_s:g}, or long prompts in a lane with --long-prompt-slots 2", "slo_itl",
-                   promise_s),
+            Change(f"headway --slo-itl {promise_s:g}"
+                   + (", or long prompts in a lane with --long-prompt-slots 2" if case.skewed_prompts else ""),
+                   "slo_itl", promise_s),
         ),
         cost_s=itl.part_above(stall_s) * itl.mean * _tokens(case),
         explains=("long-prompts",),

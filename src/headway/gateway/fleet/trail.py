@@ -17,6 +17,7 @@ from headway.gateway.fleet.figures import Figures
 from headway.gateway.observe import Part, promises_kept
 from headway.metrics.breakdown import Gaps
 
+SHOWN = 0.0005  # of a score, and a term of it: what is less is 0 in three decimals
 MS = 1_000_000
 NS_PER_S = 1_000_000_000
 RECENT = 4096  # about 1.5 kB each
@@ -207,7 +208,7 @@ class Trail:
             "model": self.model,
             "state": self.state,
             "worker": self.tries[-1][0].worker if self.tries else None,
-            "tries": [_told_try(choice, failure) for choice, failure in self.tries],
+            "tries": [told_try(choice, failure) for choice, failure in self.tries],
             "degraded": list(self.degraded),
             "tokens": {
                 "prompt_estimate": self.estimate,
@@ -284,15 +285,20 @@ class Trails:
 
 def shown_choice(choice: Choice) -> str:
     terms = choice.terms
-    told = ";".join([f"{name}={value:.3g}" for name, value in terms.items() if value])
-    return f"{choice.worker};score={choice.score:.3g};{told}" if told else f"{choice.worker};score=0"
+    told = ";".join([f"{name}={value:.3g}" for name, value in terms.items() if not -SHOWN < value < SHOWN])
+    return f"{choice.worker};score={_rounded(choice.score):.3g};{told}" if told else f"{choice.worker};score=0"
 
 
-def _told_try(choice: Choice, failure: str) -> dict[str, Any]:
+def _rounded(value: float) -> float:
+    """As it is told: of what is left of a sum of floats nobody makes anything, and -0.0 is 0.0."""
+    return round(value, 3) + 0.0
+
+
+def told_try(choice: Choice, failure: str) -> dict[str, Any]:
     return {
         "worker": choice.worker,
-        "score": choice.score,
-        "terms": dict(choice.terms),
-        "others": dict(choice.others),
+        "score": _rounded(choice.score),
+        "terms": {name: _rounded(value) for name, value in choice.terms.items()},
+        "others": {worker: _rounded(score) for worker, score in choice.others.items()},
         "failure": failure or None,
     }

@@ -17,6 +17,7 @@ import secrets
 import tempfile
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
+from time import time
 
 import msgspec
 from filelock import FileLock, Timeout
@@ -195,7 +196,8 @@ class KeyRing:
         except ConfigError as error:
             log.error("the API keys stay as they were: %s", error.message)
             return False
-        log.info("the API keys were read again: %d may be used or were once", len(self._keys))
+        valid = sum(key.usable(time()) for _, key in self._keys.values())
+        log.info("the API keys were read again: %d of %d are valid", valid, len(self._keys))
         return True
 
     def reload(self) -> None:
