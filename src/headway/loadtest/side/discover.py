@@ -151,8 +151,10 @@ class _Probe:
             "authorization" in name.lower() or "key" in name.lower()
             for name in (*self._template.common_headers(), *self._template.tenant_headers.get(tenant, {}))
         )
-        advice = f"It does not accept the API key{whose}." if given else (
-            "It wants an API key and none was given: --api-key, or HEADWAY_API_KEY in the environment."
+        advice = (
+            f"It does not accept the API key{whose}."
+            if given
+            else ("It wants an API key and none was given: --api-key, or HEADWAY_API_KEY in the environment.")
         )
         return Unauthorised(
             f"{self._where} answers {answer.status}: {self.redact(error_text(answer.body), 200)}. {advice}"
