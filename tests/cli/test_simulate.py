@@ -148,7 +148,8 @@ def test_the_same_seed_is_the_same_file_and_another_is_not(fit, tmp_path):
 @pytest.mark.parametrize(
     "profile",
     [
-        ("concurrency",), ("rate",), ("ramp",), ("mix",), ("long-context",), ("long-output",), ("burst",),
+        ("concurrency",), ("rate",), ("ramp",), ("mix",), ("long-context",), ("long-output",),
+        ("burst", "--base-rate", "10", "--burst-rate", "40", "--period", "6"),
     ],
 )  # fmt: skip
 def test_every_profile_runs_on_an_engine_and_behind_a_gateway(simulated, profile, workers):
