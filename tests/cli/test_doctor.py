@@ -9,6 +9,10 @@ from pathlib import Path
 import pytest
 
 from headway.cli import status
+from headway.doctor import live
+from headway.doctor.facts import Facts
+from headway.doctor.live import observe
+from headway.wire.asker import Asker
 from tests.doctor.serving import Reply, Table, json_of, serving, text
 
 FAST = ("--window", "2", "--interval", "0.2")
@@ -52,6 +56,25 @@ def test_a_finding_names_cause_evidence_and_setting(capsys: pytest.CaptureFixtur
     assert "--max-num-seqs" in out
     assert "TTFT gets worse as concurrency rises" in out
     assert "Not told: itl_s" in out
+
+
+def test_whose_key_it_is_is_said_once_however_long_it_watches(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    looked: list[Asker] = []
+
+    def twice(asker: Asker, _window_s: float, interval_s: float) -> Facts:
+        looked.append(asker)
+        if len(looked) > 2:
+            raise KeyboardInterrupt
+        return observe(asker, 3 * interval_s, interval_s)
+
+    monkeypatch.setenv("HEADWAY_API_KEY", "of-the-environment")
+    monkeypatch.setattr(live, "observe", twice)
+    with serving(vllm(4, 0, 0.08)) as url, pytest.raises(SystemExit, match="130"):
+        status(["doctor", url, *FAST, "--watch"])
+    assert len(looked) == 3
+    assert capsys.readouterr().err.count("with the key of HEADWAY_API_KEY") == 1
 
 
 def test_json(capsys: pytest.CaptureFixture[str]) -> None:

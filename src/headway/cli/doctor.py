@@ -87,11 +87,12 @@ def doctor(
 
     _check((url, prometheus, step_log, bench), window, interval, watch=watch, live=bool(url or prometheus))
     where = next(str(one) for one in (url, prometheus, step_log, bench) if one is not None)
+    key = api_key or (key_of_environment(url) if url else None) or ""
     before: tuple[str, ...] | None = None
     while True:
         facts = _gather(
             url, prometheus, step_log, bench,
-            selector=selector, user=prometheus_user, window=window, interval=interval, since=since, api_key=api_key,
+            selector=selector, user=prometheus_user, window=window, interval=interval, since=since, key=key,
             said=before is not None,
         )  # fmt: skip
         facts = _promised(_fitted(facts, fit), slo_ttft, slo_itl, slo_e2e)
@@ -128,7 +129,7 @@ def _check(sources: Sequence[object], window: float, interval: float, *, watch: 
 
 def _gather(
     url: str | None, prometheus: str | None, step_log: Path | None, bench: Path | None, *,
-    selector: str, user: str | None, window: float, interval: float, since: str | None, api_key: str | None,
+    selector: str, user: str | None, window: float, interval: float, since: str | None, key: str,
     said: bool,
 ) -> Facts:  # fmt: skip
     """From every source that was named; the one that knows most speaks first."""
@@ -144,7 +145,7 @@ def _gather(
     if prometheus is not None:
         found.append(read_prometheus(_prometheus(prometheus, user), since_s or 900.0, selector))
     if url is not None:
-        found.append(_watched(url, window, interval, api_key, said=said))
+        found.append(_watched(url, window, interval, key, said=said))
         if since is not None and prometheus is None and step_log is None:
             found[-1] = found[-1].with_notes("a live server has no history: --since is for --prometheus and --step-log")
     if bench is not None:
@@ -165,16 +166,14 @@ def _prometheus(url: str, user: str | None) -> Asker:
     return Asker(url, login, timeout_s=60.0, what="Prometheus", advice=advice)
 
 
-def _watched(url: str, window: float, interval: float, api_key: str | None, *, said: bool) -> Facts:
+def _watched(url: str, window: float, interval: float, key: str, *, said: bool) -> Facts:
     """`said`: that it is watched is known."""
     from rich.console import Console
 
     from headway.doctor.live import observe
     from headway.wire.asker import Asker, Login
 
-    key = api_key or key_of_environment(url) or ""
-    advice = "Give --api-key, or set HEADWAY_API_KEY."
-    asker = Asker(url, Login(token=key), advice=advice)
+    asker = Asker(url, Login(token=key), advice="Give --api-key, or set HEADWAY_API_KEY.")
     console = Console(stderr=True)
     try:
         if not console.is_terminal:
