@@ -8,13 +8,26 @@ import struct
 import pytest
 
 from headway.loadtest.client import kernel_time
-from headway.loadtest.client.kernel_time import NARROW_NS, SO_TIMESTAMPNS, KernelTime, arrivals_are, ask_for_stamps
+from headway.loadtest.client.kernel_time import (
+    NARROW_NS,
+    SO_TIMESTAMPNS,
+    Ancillary,
+    KernelTime,
+    arrivals_are,
+    ask_for_stamps,
+)
 
 MS = 1_000_000
 
 
 def stamp(real_ns: int) -> list[tuple[int, int, bytes]]:
     return [(socket.SOL_SOCKET, SO_TIMESTAMPNS, struct.pack("@qq", *divmod(real_ns, 10**9)))]
+
+
+def arrived_ns(clock: KernelTime, ancillary: Ancillary) -> int:
+    """Read at the first look."""
+    clock.compare()
+    return clock.arrived_ns(ancillary)
 
 
 class Clocks:
@@ -37,18 +50,28 @@ class Clocks:
 def test_no_time_lies_in_the_future_or_runs_with_a_clock_that_is_set(monkeypatch: pytest.MonkeyPatch) -> None:
     now = Clocks(monkeypatch)
     clock = KernelTime()
-    assert clock.arrived_ns(stamp(now.real_ns - 30 * MS)) == now.mono_ns - 30 * MS
-    assert clock.arrived_ns(stamp(now.real_ns + 30 * MS)) == now.mono_ns, "never later than now"
+    assert arrived_ns(clock, stamp(now.real_ns - 30 * MS)) == now.mono_ns - 30 * MS
+    assert arrived_ns(clock, stamp(now.real_ns + 30 * MS)) == now.mono_ns, "never later than now"
     assert (clock.reads, clock.stamped) == (2, 2)
-    assert clock.arrived_ns([]) == now.mono_ns, "not stamped"
-    assert clock.arrived_ns([(socket.SOL_SOCKET, SO_TIMESTAMPNS, b"12345678")]) == now.mono_ns, "nor in 8 bytes"
+    assert arrived_ns(clock, []) == now.mono_ns, "not stamped"
+    assert arrived_ns(clock, [(socket.SOL_SOCKET, SO_TIMESTAMPNS, b"12345678")]) == now.mono_ns, "nor in 8 bytes"
     arrived = stamp(now.real_ns)
     now.real_ns += 3_600 * 10**9
-    assert clock.arrived_ns(arrived) == now.mono_ns, "an hour's step is no hour's delay"
-    assert clock.arrived_ns(arrived) == now.mono_ns, "nor for the next connection that is read"
+    assert arrived_ns(clock, arrived) == now.mono_ns, "an hour's step is no hour's delay"
+    assert arrived_ns(clock, arrived) == now.mono_ns, "nor for the next connection that is read"
     assert (clock.reads, clock.stamped) == (6, 2)
     now.go(2 * 10**9)
-    assert clock.arrived_ns(stamp(now.real_ns - 30 * MS)) == now.mono_ns - 30 * MS
+    assert arrived_ns(clock, stamp(now.real_ns - 30 * MS)) == now.mono_ns - 30 * MS
+
+
+def test_what_arrives_after_the_clocks_were_looked_at_is_not_in_the_future(monkeypatch: pytest.MonkeyPatch) -> None:
+    now = Clocks(monkeypatch)
+    clock = KernelTime()
+    assert clock.compare() == now.mono_ns
+    now.go(2 * MS)
+    assert clock.arrived_ns(stamp(now.real_ns - MS)) == now.mono_ns - MS
+    now.real_ns += 3_600 * 10**9
+    assert clock.arrived_ns(stamp(now.real_ns)) == now.mono_ns, "nor where a clock was set since"
 
 
 @pytest.mark.parametrize("interrupted_ns", [NARROW_NS, 900_000, 500 * MS])
@@ -58,9 +81,9 @@ def test_an_interruption_between_the_clocks_moves_no_time(monkeypatch: pytest.Mo
     sent_ns = now.mono_ns
     arrived = stamp(now.real_ns)
     now.interrupted_ns = interrupted_ns
-    assert clock.arrived_ns(arrived) == sent_ns
+    assert arrived_ns(clock, arrived) == sent_ns
     now.interrupted_ns = 0
-    assert clock.arrived_ns(stamp(now.real_ns)) == now.mono_ns
+    assert arrived_ns(clock, stamp(now.real_ns)) == now.mono_ns
     assert clock.stamped == 2, "and no step was seen"
 
 

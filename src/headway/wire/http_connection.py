@@ -130,7 +130,11 @@ class Connection(asyncio.Protocol):
             self.close()
 
     def data_received(self, data: bytes) -> None:
-        self.arrived(data, monotonic_ns())
+        inbox = self._pool.inbox
+        if inbox is None:
+            self.read(data, monotonic_ns())
+        else:
+            inbox.put(self, data, monotonic_ns())
 
     def connection_lost(self, exc: Exception | None) -> None:
         self.alive = False
@@ -139,14 +143,6 @@ class Connection(asyncio.Protocol):
         self.data_received(b"")
 
     # -- ours ----------------------------------------------------------------------------------------------------------
-
-    def arrived(self, data: bytes, at_ns: int) -> None:
-        """`data_received`, by a transport that knows when that was."""
-        inbox = self._pool.inbox
-        if inbox is None:
-            self.read(data, at_ns)
-        else:
-            inbox.put(self, data, at_ns)
 
     def carry(self, receiver: Receiver, head: bytes, body: bytes = b"", *, bodiless: bool = False) -> None:
         """Send a request; `receiver` hears of the answer."""
