@@ -150,8 +150,8 @@ MUTATIONS = [
     one(
         "refill beyond a minute's worth",
         "front/ledger.py",
-        "min(per_minute * NS_PER_MINUTE, before + per_minute * elapsed_ns)",
-        "before + per_minute * elapsed_ns",
+        "self.parts = min(self.parts, per_minute * NS_PER_MINUTE)",
+        "pass",
     ),
     one("keep the slot of what has ended", "front/ledger.py", "account.slots -= lease.amounts.slots", "pass"),
     one("take back what is taken", "front/ledger.py", "max(more.tokens, -max(0, account.tokens.whole))", "more.tokens"),
@@ -209,7 +209,7 @@ MUTATIONS = [
         "-100.0 * (worker.cached_tokens(request) > 0)",
     ),
     one("try the same worker again", "fleet/fleet.py", "able = fresh or up", "able = up"),
-    one("a lost request goes to the end", "lanes.py", "self._numbers.pop(request.id), now)", "self._arrivals, now)"),
+    one("a lost request goes to the end", "lanes.py", "self._give_back(request).number, now)", "self._arrivals, now)"),
     one(
         "try again after the first byte",
         "front/front.py",

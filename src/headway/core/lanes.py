@@ -183,7 +183,7 @@ class Lanes:
         self._places: dict[RequestId, _Place] = {}
         self._ageing = Alarms()
         self._arrivals = 0
-        self._numbers: dict[RequestId, int] = {}  # of arrival, of those that were taken: they may come back
+        self._taken: dict[RequestId, _Place] = {}  # they may come back
 
     def __len__(self) -> int:
         return len(self._places)
@@ -206,6 +206,10 @@ class Lanes:
 
     def waiting_by_lane(self) -> dict[str, int]:
         return {lane.limits.name: lane.waiting for lane in self._lanes}
+
+    def running_by_lane(self) -> dict[str, int]:
+        """Of those that were taken and have not been given back."""
+        return {lane.limits.name: lane.running for lane in self._lanes}
 
     def running_in(self, name: str) -> int:
         """Requests of a lane that were taken and have not been given back; 0 where there is no such lane."""
@@ -234,8 +238,7 @@ class Lanes:
 
     def put_back(self, request: Request, now: int) -> None:
         """One that was taken waits again, where it stood among its tenant's."""
-        self._lane(request).give_back(request)
-        self._seat(request, self._numbers.pop(request.id), now)
+        self._seat(request, self._give_back(request).number, now)
 
     def remove(self, request_id: RequestId) -> None:
         """Raises KeyError when the request does not wait here."""
@@ -268,7 +271,7 @@ class Lanes:
                         self._listener(Decision(now, "overtake", other.request.id, f"by {place.request.id}"))
                 self.remove(place.request.id)
                 place.queue.lane.take(place.request)
-                self._numbers[place.request.id] = place.number
+                self._taken[place.request.id] = place
                 return place.request
             if fit is Fit.OTHER_KIND:
                 shut.add(place.queue.kind)
@@ -287,8 +290,7 @@ class Lanes:
 
     def give_back(self, request: Request) -> None:
         """A request that was taken has ended."""
-        self._lane(request).give_back(request)
-        del self._numbers[request.id]
+        self._give_back(request)
 
     def tokens_before(self, request: Request, now: int) -> float:
         """Prompt tokens that will probably be started before `request`, if it came now and nobody else did.
@@ -378,6 +380,11 @@ class Lanes:
             if self._listener is not None:
                 self._listener(Decision(now, "relegate", place.request.id))
         return index
+
+    def _give_back(self, request: Request) -> _Place:
+        place = self._taken.pop(request.id)
+        place.queue.lane.give_back(request)
+        return place
 
     def _lane(self, request: Request) -> _Lane:
         """The last lane whose conditions the request meets: lanes are listed from the widest to the narrowest."""

@@ -175,15 +175,12 @@ class Request:
     latest_start_ns: int = 0  # when its prefill must begin for its TTFT to hold; 0 without a promise
     aged_at_ns: int = 0  # from when on it goes before everybody younger of its tenant; 0 for never
     state: State = State.WAITING
+    prompt_tokens: int = field(init=False)
+    total_tokens: int = field(init=False)  # the worst case: prompt plus every output token it may produce
 
-    @property
-    def prompt_tokens(self) -> int:
-        return len(self.prompt)
-
-    @property
-    def total_tokens(self) -> int:
-        """The worst case: prompt plus every output token it may produce."""
-        return len(self.prompt) + self.max_tokens
+    def __post_init__(self) -> None:
+        self.prompt_tokens = len(self.prompt)
+        self.total_tokens = self.prompt_tokens + self.max_tokens
 
 
 @dataclass(slots=True)

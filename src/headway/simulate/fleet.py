@@ -177,10 +177,11 @@ class Sending(Timeline):
         if treatment.divert:
             self.leave(record, "diverted")
             return
-        if treatment.trim_to_tokens is not None:
-            request.prompt = request.prompt[-treatment.trim_to_tokens :]
+        trim, limits = treatment.trim_to_tokens, (treatment.max_tokens, treatment.priority)
+        if trim is not None or limits != (request.max_tokens, request.priority):
+            prompt = request.prompt if trim is None else request.prompt[-trim:]
+            request = replace(request, prompt=prompt, max_tokens=limits[0], priority=limits[1])
             record.prompt_tokens = request.prompt_tokens
-        request.max_tokens, request.priority = treatment.max_tokens, treatment.priority
         record.lane = self.front.lanes.lane_of(request)
         self.front.submit(request, self.now)
         self._requests_inside[request.id] = request

@@ -78,11 +78,12 @@ class _Bucket:
 
     def refill(self, per_minute: int, now: int) -> None:
         """Up to `now`, and to a minute's worth."""
-        elapsed_ns = max(0, now - self.refilled_ns)
         before = self.parts
-        self.parts = min(per_minute * NS_PER_MINUTE, before + per_minute * elapsed_ns)
+        if (elapsed_ns := now - self.refilled_ns) > 0:
+            self.parts += per_minute * elapsed_ns
+            self.refilled_ns = now
+        self.parts = min(self.parts, per_minute * NS_PER_MINUTE)
         self.gained += self.parts - before
-        self.refilled_ns += elapsed_ns
 
     def begin(self, per_minute: int) -> None:
         """With a minute's worth, which came of itself."""

@@ -137,9 +137,12 @@ class Shadow:
             treatment = self._treated.pop(call)
             if treatment is None:
                 return
-            asked.max_tokens, asked.priority = treatment.max_tokens, max(treatment.priority, request.priority)
-            if treatment.trim_to_tokens is not None:
-                asked.prompt = range(treatment.trim_to_tokens)
+            asked = replace(
+                asked,
+                prompt=request.prompt if treatment.trim_to_tokens is None else range(treatment.trim_to_tokens),
+                max_tokens=treatment.max_tokens,
+                priority=max(treatment.priority, request.priority),
+            )
         with suppress(HeadwayError):
             double = self.decider.enter(asked)
             assert isinstance(double, _Double)
