@@ -33,7 +33,8 @@ SEEN_RATIO = 2.0
 SEEN_RATE = 0.125
 # Of what a window grows by, the part that throughput must grow by: for less all others would get slower.
 LEAST_GAIN = 0.2
-# Where little is gained it shrinks by no more at a time, since what is known of fewer is older.
+# Where little is gained it shrinks by no more at a time, and not below that part of what was in flight beside those
+# that ended lately: of fewer, what is known is older, or only where a line would go on.
 SHRINK_RATIO = 0.5
 # Of fewer tokens than this it is the less certain how long one takes: they may have come in one piece.
 WHOLE_TOKENS = 16
@@ -45,6 +46,7 @@ class Window:
     __slots__ = (
         "_changed_ns",
         "_ended",
+        "_first",
         "_full",
         "_growth",
         "_most",
@@ -60,7 +62,7 @@ class Window:
     def __init__(self, first: int, most: int = 0) -> None:
         self._most = most or math.inf
         self._most_tokens = math.inf
-        self.sequences = min(first, self._most)
+        self.sequences = self._first = min(first, self._most)
         self.tokens = math.inf
         self.pace = Line()  # ns that a token takes, by how many are in flight
         self._seen = 0.0  # how many were in flight beside those that ended lately
@@ -115,10 +117,10 @@ class Window:
             return
         if queued > 1 + self.sequences / 8:
             self._shrink(now, max(1.0, sequences - queued + 1), sequences, tokens)
+        elif self._exceeds(least := self._least, sequences):
+            self._shrink(now, max(least, self.sequences * SHRINK_RATIO), sequences, tokens)
         elif not self._full:
             return
-        elif self._exceeds_useful(sequences):
-            self._shrink(now, max(self.useful, self.sequences * SHRINK_RATIO), sequences, tokens)
         elif hidden <= 1 + sequences / 8 and (queued < 1 or true_ns is None):
             if self.slow_start is not None and not queued and true_ns is not None:
                 self.slow_start.told(sequences)
@@ -141,9 +143,21 @@ class Window:
         """Was it true after the last change?"""
         return true_ns >= self._changed_ns if true_ns is not None else self._ended >= self.sequences / 2
 
-    def _exceeds_useful(self, sequences: int) -> bool:
+    @property
+    def _least(self) -> float:
+        """Below this it does not shrink for little gain: what fewer would gain is not known before fewer are there.
+
+        It need not be full for that: prompts that are to be read, or tokens, may keep places empty, and too many be in
+        flight. But then the window that it began with is soon enough: a token takes longer while others' prompts are
+        read, which looks like little gain where few are in flight.
+        """
+        seen = max(self.useful, self._seen * SHRINK_RATIO)
+        return seen if self._full else max(seen, self._first)
+
+    def _exceeds(self, least: float, sequences: int) -> bool:
         """And those that were too many when it last shrank are gone, and others have ended since."""
-        return self.useful < self.sequences >= sequences - 1 and self._ended >= self.sequences / 2
+        too_many = least < min(self.sequences, sequences + 1)
+        return too_many and self.sequences >= sequences - 1 and self._ended >= self.sequences / 2
 
     def _grow(self, now: int, to: float) -> None:
         before = self.sequences
