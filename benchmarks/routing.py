@@ -1,8 +1,10 @@
 """How much load a fleet of four serves within its promises, behind our gateway and behind what others route by.
 
 All on virtual time: the same `Front` that `headway serve --worker` has, before four simulated servers with queues of
-their own, whose signals are up to a second old. The rivals send each request on at once, as the usual routers do: in
-turns, or to the worker with the fewest requests in flight. The load is skewed lengths of our own, or traces, sped up:
+their own, whose signals are up to a second old; as it comes, and with `--goal chat`, whose promises these are. The
+rivals send each request on at once, as the usual routers do: in turns, or to the worker with the fewest requests in
+flight. `all in one` is a yardstick: one server as fast and large as all of them, that knows each output and
+lets the dearest tenth wait. The load is skewed lengths of our own, or traces, sped up:
     python -m benchmarks.routing --trace azure_llm_2023_conv.csv --trace azure_llm_2023_code.csv
 """
 
@@ -13,15 +15,23 @@ import itertools
 import json
 from collections import Counter
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from benchmarks import virtual
-from benchmarks.virtual import Asked, S
+from benchmarks.virtual import GPU, Asked, S
+from headway.cli.goals import GOALS
 from headway.core.fleet.worker import WorkerSpec
+from headway.core.front.front import FrontLimits
 from headway.core.front.ladder import Level, Mode
 from headway.core.request import Request
-from headway.simulate import VirtualFleet, VirtualRequest, VirtualSettings, simulate
+from headway.core.scheduler.limits import SchedulerLimits
+from headway.core.scheduler.policies import HEADWAY
+from headway.executors.simulated import StepCost
+from headway.simulate import VirtualFleet, VirtualRequest, VirtualSettings, VirtualWorker, simulate
 from headway.simulate.settings import Route
 
 TARGETS = {"round robin": 1.3, "least requests": 1.15}
@@ -48,29 +58,73 @@ def least_requests() -> Route:
     return route
 
 
-SIDES: dict[str, Callable[[], Route] | None] = {
-    "headway": None,
-    "least requests": least_requests,
-    "round robin": round_robin,
-}
+OURS, CHAT, BOUND = "headway", "headway chat", "all in one"
+ROUTES: dict[str, Callable[[], Route]] = {"least requests": least_requests, "round robin": round_robin}
+SIDES = (OURS, CHAT, *ROUTES, BOUND)
+
+
+def front_of(side: str) -> FrontLimits:
+    """What `headway serve` has by itself, or with `--goal chat`: who has waited so long is refused, and not good."""
+    if side != CHAT:
+        return FrontLimits()
+    return FrontLimits(queue_timeout_ns=int(float(GOALS["chat"].choices["queue_timeout"].value) * S))
 
 
 def fleet_of(side: str, given: argparse.Namespace) -> VirtualSettings:
-    made = SIDES[side]
     fleet = VirtualFleet(
         scrape_every_ns=int(given.scrape_s * S),
         levels=dict.fromkeys(Level, Mode.OFF),  # an answer cut short is not a load served
-        route=made() if made is not None else None,
+        route=ROUTES[side]() if side in ROUTES else None,
     )
     worker = virtual.worker(given.policy)
-    return VirtualSettings(workers=(worker,) * given.workers, fleet=fleet, log_tokens=True)
+    return VirtualSettings(workers=(worker,) * given.workers, front=front_of(side), fleet=fleet, log_tokens=True)
+
+
+def all_in_one(given: argparse.Namespace) -> VirtualSettings:
+    """One server with the speed, the KV and the slots of all; each step reads the weights once, in the same time.
+
+    It serves by promises, and nobody is lifted over others for having waited.
+    """
+    worker, count = virtual.worker("headway"), given.workers
+    limits = SchedulerLimits(
+        max_num_seqs=worker.limits.max_num_seqs * count,
+        max_num_batched_tokens=worker.limits.max_num_batched_tokens * count,
+    )
+    cost = StepCost(
+        step_ns=GPU.step_ns,
+        prefill_token_ns=GPU.prefill_token_ns // count,
+        decode_sequence_ns=GPU.decode_sequence_ns // count,
+        context_token_ns=GPU.context_token_ns // count,
+        prefill_attention_ns=0,
+    )
+    large = VirtualWorker(
+        limits=limits, num_blocks=worker.num_blocks * count, block_size=worker.block_size, cost=cost, policy=HEADWAY
+    )
+    return VirtualSettings(workers=(large,), front=FrontLimits(age_bound_ns=0), log_tokens=True)
+
+
+def dearest_last(load: list[Asked], requests: list[VirtualRequest]) -> list[VirtualRequest]:
+    """The tenth that takes most of a server, for its output too, comes after all others: it need not be good."""
+    capacity_tokens = virtual.worker("headway").capacity_tokens
+    full_step_ns = GPU.step_ns + GPU.context_token_ns * capacity_tokens
+    shares = [
+        one.prompt_tokens * GPU.prefill_token_ns
+        + one.output_tokens * full_step_ns * (one.prompt_tokens + one.output_tokens / 2) / capacity_tokens
+        for one in load
+    ]
+    dear = np.quantile(shares, virtual.GOOD_SHARE)
+    return [replace(one, priority=int(share > dear)) for one, share in zip(requests, shares, strict=True)]
 
 
 def measure(load: list[Asked], side: str, given: argparse.Namespace) -> dict[str, Any]:
     """The highest rate at which nine tenths of the requests keep their promises."""
 
     def serves(rate: float) -> float:
-        run = simulate(virtual.at_rate(load, rate), fleet_of(side, given))
+        requests = virtual.at_rate(load, rate)
+        if side == BOUND:
+            run = simulate(dearest_last(load, requests), all_in_one(given))
+        else:
+            run = simulate(requests, fleet_of(side, given))
         return float(virtual.good(run).mean())
 
     rate, tried = virtual.highest(serves, given.start * given.workers / 4, given.tolerance)
@@ -138,9 +192,13 @@ def main() -> None:
         for side in given.sides.split(","):
             measured = found[name][side] = measure(load, side, given)
             line = f"{name:<24} {side:<16} {measured['rate']:>8.2f} req/s"
-            ours = found[name].get("headway")
+            ours = [(one, found[name][one]["rate"]) for one in (OURS, CHAT) if one in found[name]]
             if side in TARGETS and ours:
-                line += f"   headway / {side}: {ours['rate'] / measured['rate']:.2f}x (target {TARGETS[side]}x)"
+                times = ", ".join(f"{one} {rate / measured['rate']:.2f}x" for one, rate in ours)
+                line += f"   {times} (target {TARGETS[side]}x)"
+            if side == BOUND:
+                rivals = [(one, found[name][one]["rate"]) for one in TARGETS if one in found[name]]
+                line += "".join(f"   {measured['rate'] / rate:.2f}x {one}" for one, rate in rivals)
             print(line, flush=True)
     if given.bursts:
         worst = max(burst(given, seed) for seed in range(given.bursts))
