@@ -8,9 +8,11 @@ import pytest
 from headway.loadtest.bench.options import Burst, TextOptions, WindowOptions
 from headway.loadtest.bench.profiles import Terms, offer
 from headway.loadtest.recovery import recoveries
+from headway.loadtest.result import Word
 from headway.loadtest.runner.plan import OpenLoad, read
+from headway.loadtest.verdict import Tolerances
 from headway.workload.tokens import Calibration
-from tests.loadtest import queues
+from tests.loadtest import queues, runs
 
 
 def even(*parts: tuple[float, float, float]) -> np.ndarray:
@@ -45,6 +47,20 @@ def test_a_server_that_does_not_recover_is_said_not_to():
     assert found.unrecovered == 1
     assert found.each_s[0] == pytest.approx(20)  # as long as it was watched
     assert found.each_s[1] == pytest.approx(60, abs=1)  # 300 behind
+
+
+@pytest.mark.parametrize(("capacity", "word"), [(10.0, Word.VALID), (6.0, Word.UNSTEADY)])
+def test_a_run_that_ends_with_a_burst_still_in_the_queue_is_unsteady(capacity, word):
+    """What its figures are depends on how much of the calm after the burst it saw: 40 s drain it, or 140 s."""
+    arrived = even((0, 50, 5), (50, 60, 30), (60, 110, 5))
+    served = queues.single(arrived, np.full(len(arrived), 1 / capacity))
+    what = runs.load(110.0, profile="burst", stationary=False)
+    found = runs.run(
+        queues.records(served), what, bursts_s=[(50.0, 60.0)], tolerances=Tolerances(percentile=50)
+    ).verdict
+    assert found.name == word
+    if word == Word.UNSTEADY:
+        assert found.findings[0].evidence == "1 burst was not recovered from before the next, or the end"
 
 
 def test_a_burst_that_a_server_does_not_notice_takes_no_time():

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import socket
 import struct
 import time
@@ -14,6 +15,7 @@ import pytest
 
 from headway.loadtest.client.kernel_time import Ancillary, KernelTime
 from headway.loadtest.client.stamped_sockets import LOOK_S, StampedSockets
+from headway.loadtest.runner.loop_lag import LoopLag
 from headway.wire.http_connection import Connection, Headers, HttpFault
 from headway.wire.http_pool import Pool, Server
 from tests.wire.scripted import on_every_loop
@@ -52,18 +54,29 @@ def open_files() -> int:
 @asynccontextmanager
 async def connected() -> AsyncIterator[tuple[Pool, Connection, socket.socket]]:
     """A connection of a pool, and the server's end of it."""
+    async with several(1) as (_, pool, [(connection, there)]):
+        yield pool, connection, there
+
+
+@asynccontextmanager
+async def several(
+    number: int,
+) -> AsyncIterator[tuple[StampedSockets, Pool, list[tuple[Connection, socket.socket]]]]:
+    """Connections of a pool, and the server's ends of them."""
     before = open_files()
     with socket.create_server(("127.0.0.1", 0)) as listener:
         sockets = StampedSockets(asyncio.get_running_loop())
         await asyncio.sleep(0.05)  # the kernel begins to stamp
         pool = Pool(Server("127.0.0.1", listener.getsockname()[1]), connect=sockets.connect)
-        made: asyncio.Future[Connection | HttpFault] = asyncio.get_running_loop().create_future()
-        pool.open(made.set_result)
-        connection = await made
-        assert isinstance(connection, Connection)
-        there, _ = listener.accept()
-        with there:
-            yield pool, connection, there
+        pairs: list[tuple[Connection, socket.socket]] = []
+        with contextlib.ExitStack() as theirs:
+            for _ in range(number):
+                made: asyncio.Future[Connection | HttpFault] = asyncio.get_running_loop().create_future()
+                pool.open(made.set_result)
+                connection = await made
+                assert isinstance(connection, Connection)
+                pairs.append((connection, theirs.enter_context(listener.accept()[0])))
+            yield sockets, pool, pairs
         await pool.close()
         sockets.close()
     assert open_files() == before, "none is left"
@@ -224,3 +237,46 @@ async def test_an_aborted_one_is_closed_and_silent() -> None:
         there.recv(1024)
         assert there.recv(1024) == b""
         assert not heard.over.is_set()
+
+
+class Slow(Heard):
+    """It takes longer over each word than the client reads until others get their turn."""
+
+    def __init__(self, there: socket.socket | None = None) -> None:
+        super().__init__()
+        self._there = there  # that has more to say at once
+
+    def on_body(self, data: bytes, now_ns: int) -> None:
+        time.sleep(0.002)
+        super().on_body(data, now_ns)
+        if self._there is not None:
+            self._there.send(b"1\r\na\r\n")
+
+
+@on_every_loop
+async def test_how_long_the_kernel_keeps_what_has_arrived_is_the_clients_lateness() -> None:
+    """The loop turns every 2 ms, and what arrives is read after all that came before: 64 words take 128 ms."""
+    async with several(64) as (sockets, _, pairs):
+        heard = [Slow() for _ in pairs]
+        for slow, (connection, there) in zip(heard, pairs, strict=True):
+            connection.carry(slow, b"GET / HTTP/1.1\r\n\r\n")
+            there.send(HEAD + b"1\r\na\r\n0\r\n\r\n")
+        lag = LoopLag(asyncio.get_running_loop(), time.monotonic_ns(), sockets)
+        async with asyncio.timeout(5):
+            for slow in heard:
+                await slow.over.wait()
+        await asyncio.sleep(0.03)
+        assert max(lag.close()) > 60 * MS
+
+
+@on_every_loop
+async def test_in_a_flood_every_socket_has_its_turn() -> None:
+    async with several(8) as (_, _, pairs):
+        heard = [Slow(there) for _, there in pairs]
+        for slow, (connection, there) in zip(heard, pairs, strict=True):
+            connection.carry(slow, b"GET / HTTP/1.1\r\n\r\n")
+            there.send(HEAD + b"1\r\na\r\n")
+        async with asyncio.timeout(5):
+            while sum(len(slow.bodies) for slow in heard) < 80:
+                await asyncio.sleep(0)
+        assert min(len(slow.bodies) for slow in heard) >= 8

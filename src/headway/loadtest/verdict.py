@@ -193,9 +193,9 @@ def _frozen(client: ClientFigures, group: Group, tolerances: Tolerances, *, told
     number = len(client.freezes)
     often = "" if number == 1 else f" {number} times, the longest"
     hit = f"{longest.in_flight} of {group.requests} measured requests were in flight"
-    when = f"{longest.start_s:.2f}–{longest.end_s:.2f} s"
+    when = f"{longest.seconds:.3g} s ({longest.start_s:.2f}–{longest.end_s:.2f} s)"
     little = ": too short, or too few, to matter here" if told else ""
-    return [f"the client itself stood still{often} for {longest.seconds:.3g} s ({when}) while {hit}{little}"]
+    return [f"the client itself stood still or fell behind{often} for {when} while {hit}{little}"]
 
 
 def _what_to_do(client: ClientFigures, tolerances: Tolerances) -> str:
@@ -287,8 +287,8 @@ def _unsteady(
     """What is certain, and what may be.
 
     A load that is not the same all along is meant to change queues and latencies: of it is only asked whether, at
-    the end, far more requests are in flight than the highest rate explains. A ramp, whose knee is looked for, goes
-    beyond what a server can do on purpose.
+    the end, far more requests are in flight than the highest rate explains, and whether bursts were recovered from. A
+    ramp, whose knee is looked for, goes beyond what a server can do on purpose.
     """
     if summary.knee is not None:
         return [], []
@@ -298,7 +298,9 @@ def _unsteady(
     if queue:
         said += _queue_grew(queue, tolerances) if load.stationary else _queue_left(queue, tolerances)
     if not load.stationary:
-        return said, []
+        left = summary.unrecovered_bursts
+        bursts = "1 burst was" if left == 1 else f"{left} bursts were"
+        return said + [f"{bursts} not recovered from before the next, or the end"] * (left > 0), []
     perhaps: list[str] = []
     late = [late[1] for late in (_highest(client.lag, 99), _highest(client.loop_lag, 99)) if late]
     least_s = max(tolerances.drift_s, *late, 0.0)  # what the client was late by is not the server's
@@ -402,7 +404,7 @@ def _span(seconds: float) -> str:
 def _typical(figures: Distribution) -> float | None:
     """Where half of them were not waited for, what is known: how long the median took at least."""
     median = figures.percentiles["50"]
-    return median.value or median.low or figures.mean
+    return median.known or figures.mean
 
 
 def _highest(figures: Distribution, percentile: float) -> tuple[float, float] | None:

@@ -5,7 +5,7 @@ it is known when a socket had nothing yet: a stamp that is older is not of what 
 that was lost, what came after it waits in the kernel, and only its retransmission makes all of it readable.
 
 What is read is parsed at once, as its time is known. A flood is read in slices, so that sends get their turn: the rest
-waits in the kernel.
+waits in the kernel, each socket for its turn. How long that is, a file that stands in the same line can tell.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ import asyncio
 import select
 import socket
 import sys
+from collections.abc import Callable
 from time import monotonic_ns
 
 from headway.loadtest.client.kernel_time import SPACE_BYTES, KernelTime, ask_for_stamps
@@ -32,7 +33,8 @@ class StampedSockets:
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self._loop = loop
-        self._transports: dict[int, _Transport] = {}
+        self._transports: dict[int, _Transport | _File] = {}
+        self._ready: list[tuple[int, int]] = []  # seen at the last look, and not read in its slice; backwards
         self._epoll = select.epoll() if sys.platform == "linux" else None
         self._next: asyncio.TimerHandle | None = None
         self.time = KernelTime()
@@ -65,6 +67,20 @@ class StampedSockets:
             self._epoll.close()
             self._epoll = None
 
+    def add_reader(self, fileno: int, callback: Callable[[], None]) -> None:
+        """A file that waits for its turn as the sockets do."""
+        if self._epoll is None:
+            self._loop.add_reader(fileno, callback)
+            return
+        self._transports[fileno] = _File(callback)
+        self._epoll.register(fileno, select.EPOLLIN)
+
+    def remove_reader(self, fileno: int) -> None:
+        if self._epoll is None:
+            self._loop.remove_reader(fileno)
+        else:
+            self.forget(fileno)
+
     def watch(self, fileno: int, events: int) -> None:
         """What a socket is looked at for; an error is always seen."""
         if self._epoll is not None:
@@ -83,18 +99,37 @@ class StampedSockets:
         if self._epoll is None:
             return
         nothing_ns, now_ns = self._looked_ns, self.time.compare()
-        ready = self._epoll.poll(0, READS)
-        for fileno, events in ready:
+        all_seen = False
+        if not self._ready:
+            self._ready = self._epoll.poll(0, READS)[::-1]
+            all_seen = len(self._ready) < READS
+        while self._ready:
+            fileno, events = self._ready.pop()
             transport = self._transports.get(fileno)
             if transport is not None:  # else what another one said has closed it
                 if events == select.EPOLLIN:
                     transport.read(nothing_ns)
                 else:
                     transport.ready(events, nothing_ns)
-                if monotonic_ns() - now_ns > SLICE_NS:
+                if self._ready and monotonic_ns() - now_ns > SLICE_NS:
                     return  # the loop comes back at once where something is left
-        if len(ready) < READS:
+        if all_seen:
             self._looked_ns = now_ns
+
+
+class _File:
+    """No socket, but waits among them."""
+
+    def __init__(self, callback: Callable[[], None]) -> None:
+        self._callback = callback
+
+    def read(self, nothing_ns: int) -> None:
+        del nothing_ns
+        self._callback()
+
+    def ready(self, events: int, nothing_ns: int) -> None:
+        del events
+        self.read(nothing_ns)
 
 
 class _Transport:

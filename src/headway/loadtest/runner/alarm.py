@@ -13,6 +13,7 @@ import os
 import sys
 from collections.abc import Callable
 from time import monotonic_ns
+from typing import Protocol
 
 from headway.loadtest.client.limits import NS_PER_S
 
@@ -29,11 +30,24 @@ class _Itimerspec(ctypes.Structure):
     _fields_ = (("interval", _Timespec), ("value", _Timespec))
 
 
-class Alarm:
-    """One at a time: `set` replaces what was set before. Times are of `time.monotonic_ns`."""
+class Readers(Protocol):
+    """Whoever looks at files: an event loop, or what it is busy with."""
 
-    def __init__(self, loop: asyncio.AbstractEventLoop, ring: Callable[[], None]) -> None:
+    def add_reader(self, fd: int, callback: Callable[[], None], /) -> object: ...
+    def remove_reader(self, fd: int, /) -> object: ...
+
+
+class Alarm:
+    """One at a time: `set` replaces what was set before. Times are of `time.monotonic_ns`.
+
+    Its file is looked at by the loop, or by `readers`, among the files that are theirs.
+    """
+
+    def __init__(
+        self, loop: asyncio.AbstractEventLoop, ring: Callable[[], None], readers: Readers | None = None
+    ) -> None:
         self._loop = loop
+        self._readers: Readers = readers or loop
         self._ring = ring
         self._handle: asyncio.TimerHandle | None = None
         self._file = -1
@@ -44,7 +58,7 @@ class Alarm:
                 self._file = library.timerfd_create(_CLOCK_MONOTONIC, _TFD_NONBLOCK | _TFD_CLOEXEC)
                 self._set_file = library.timerfd_settime
         if self._file >= 0:
-            loop.add_reader(self._file, self._rang)
+            self._readers.add_reader(self._file, self._rang)
 
     def set(self, at_ns: int) -> None:
         if self._set_file is not None and self._file >= 0:
@@ -60,7 +74,7 @@ class Alarm:
         if self._handle is not None:
             self._handle.cancel()
         if self._file >= 0:
-            self._loop.remove_reader(self._file)
+            self._readers.remove_reader(self._file)
             os.close(self._file)
             self._file = -1
 

@@ -1,8 +1,9 @@
 """`LoopLag`: how late the client's event loop comes to what is due, all along a run.
 
-Every 10 ms it is asked, and the question waits as bytes would. Weighted by time: of a loop that does not look for nine
-seconds, every 10 ms of them are told with what was left to wait, not one question that was nine seconds late among
-thousands that were not. So p99 is what one in a hundred moments had to wait, whoever stopped the process.
+Every 10 ms it is asked, and the question waits as bytes would, in line with the sockets: a loop that turns quickly may
+read late all the same. Weighted by time: of a loop that does not look for nine seconds, every 10 ms of them are told
+with what was left to wait, not one question that was nine seconds late among thousands that were not. So p99 is what
+one in a hundred moments had to wait, whoever stopped the process.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ from time import monotonic_ns
 import numpy as np
 
 from headway.loadtest.client.limits import NS_PER_S
-from headway.loadtest.runner.alarm import Alarm
+from headway.loadtest.runner.alarm import Alarm, Readers
 from headway.metrics.latency import S_PER_NS, Floats
 
 SAMPLE_NS = 10_000_000
@@ -25,13 +26,13 @@ FREEZE_NS = 100_000_000  # so long the loop did not look: that is no longer a de
 
 
 class LoopLag:
-    """Sample i is of the moment i × 10 ms after `start_ns`."""
+    """Sample i is of the moment i × 10 ms after `start_ns`. `readers`: who looks at the sockets, if not the loop."""
 
-    def __init__(self, loop: asyncio.AbstractEventLoop, start_ns: int) -> None:
+    def __init__(self, loop: asyncio.AbstractEventLoop, start_ns: int, readers: Readers | None = None) -> None:
         self._samples = array("q")
         self._due_ns = start_ns
         self._sweep_ns = start_ns + SWEEP_NS
-        self._alarm: Alarm | None = Alarm(loop, self._look)
+        self._alarm: Alarm | None = Alarm(loop, self._look, readers)
         self._alarm.set(start_ns)
 
     def _look(self) -> None:

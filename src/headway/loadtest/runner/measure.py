@@ -142,7 +142,7 @@ class Measurement:
         loop = asyncio.get_running_loop()
         self._client.zero_ns = zero_ns
         part = Part([])
-        lag = LoopLag(loop, zero_ns)
+        lag = LoopLag(loop, zero_ns, self._sockets)
         check = loop.create_task(self._check())
         try:
             with _quiet(), _defects_noted(loop, self._failed):
