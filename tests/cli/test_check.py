@@ -91,6 +91,39 @@ def test_nobody_there(capsys: pytest.CaptureFixture[str]) -> None:
     assert "cannot be asked" in capsys.readouterr().err
 
 
+def test_load_tests_are_as_long_as_they_must_be_and_say_so(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[list[str]] = []
+
+    def bench(command: list[str], **_: object) -> object:
+        """Writes what `headway bench` would: 2.5 requests a second in a closed loop."""
+        asked.append(command)
+        loop = "open" if "rate" in command else "closed"
+        figures = {name: {"samples": 300} for name in ("ttft", "itl", "e2e")}
+        overall = {"distributions": figures, "request_rate": 2.5}
+        run = {"load": {"loop": loop}, "summary": {"overall": overall}, "verdict": {"name": "VALID"}}
+        Path(command[command.index("--json") + 1]).write_text(json.dumps(run))
+        return None
+
+    monkeypatch.setattr("subprocess.run", bench)
+    table = {"/metrics": text("vllm:num_requests_running 1\n")}
+    with serving(table) as url:
+        status(["check", url, "--run", "--json"])
+        said = capsys.readouterr()
+        items = {item["number"]: item for item in json.loads(said.out)["items"]}
+        assert items[2]["verdict"] == "yes"
+        assert not any("--duration" in command for command in asked)  # the load test knows what its percentile needs
+        assert asked[1][asked[1].index("--request-rate") + 1] == "1.8"  # of 2.5, a rate that it holds
+        assert "for 1 to 10 minutes" in said.err
+        assert "for 147 s" in said.err
+        asked.clear()
+        status(["check", url, "--run", "--duration", "30", "--rate", "7", "--concurrency", "2", "--json"])
+    assert [command[command.index("--duration") + 1] for command in asked] == ["30", "30"]
+    assert "--concurrency 2" in " ".join(asked[0])
+    assert "--request-rate 7" in " ".join(asked[1])
+
+
 @pytest.mark.slow
 def test_a_real_server_and_its_load_tests(capsys: pytest.CaptureFixture[str]) -> None:
     with Server("--executor", "simulated", "--queue-timeout", "20") as server:

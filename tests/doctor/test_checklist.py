@@ -65,7 +65,7 @@ def test_of_a_server_that_tells_nothing_nothing_is_denied() -> None:
         (5, {"limits_output": False}),
         (5, {"refuses_overlong": False}),
         (7, {"signals": ALL - {"waiting"}}),
-        (8, {"exports": frozenset({"something"})}),
+        (8, {"signals": ALL - {"kv_ratio"}}),
         (9, {"config": {"max-waiting": 256, "store": "work"}}),
         (10, {"config": {"queue-timeout": 20.0}}),
     ],
@@ -90,6 +90,11 @@ def test_a_load_test_that_is_not_to_be_relied_on_answers_nothing() -> None:
         assert item.verdict == "cannot tell"
         assert "UNSTEADY" in item.evidence
         assert "VALID" in item.fix
+    busy = replace(opened, verdict="CLIENT-LIMITED", why="requests were sent 90 ms late")
+    item = answer(replace(READY, tests=(tests[0], busy)), 2)
+    assert "sent 90 ms late" in item.evidence
+    assert "for longer" in item.fix  # each in its own way
+    assert "time to spare" in item.fix
     again = (*tests, *(replace(test, verdict="VALID") for test in TESTS))
     assert answer(replace(READY, tests=again), 2).verdict == "yes"
     assert answer(replace(READY, tests=tests[:1]), 2).verdict == "no"  # half of it is lacking, whatever came of it
@@ -97,6 +102,19 @@ def test_a_load_test_that_is_not_to_be_relied_on_answers_nothing() -> None:
 
 def test_a_load_test_says_what_metrics_do_not() -> None:
     assert answer(replace(READY, signals=frozenset({"running"})), 3).verdict == "yes"
+
+
+def test_what_a_gateway_cannot_tell_its_workers_and_its_file_can() -> None:
+    gateway = replace(
+        READY, config={}, workers=("http://a:1", "http://b:1"), exports=frozenset(), max_model_len=None, kv_tokens=None
+    )
+    for number in (4, 5, 8):
+        item = answer(gateway, number)
+        assert item.verdict == "cannot tell"
+        assert "headway check http://b:1" in item.fix
+    assert "headway check FILE" in answer(gateway, 9).fix
+    engine = replace(READY, gateway=False, exports=frozenset({"something"}))
+    assert answer(engine, 8).verdict == "no"
 
 
 class Reader(HTMLParser):

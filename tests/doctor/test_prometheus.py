@@ -100,6 +100,7 @@ def test_a_prometheus_that_scrapes_something_else() -> None:
     [
         (text("<html>log in</html>"), "is no Prometheus"),
         ((404, "text/plain", ""), "is no Prometheus.*404"),
+        ((404, "application/json", '{"error": {"code": "not_found"}}'), "is no Prometheus.*404"),  # a model's server
         ((422, "application/json", '{"status": "error", "error": "too many samples"}'), "refuses.*too many samples"),
     ],
 )

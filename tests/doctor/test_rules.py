@@ -250,6 +250,89 @@ def test_a_hot_worker_beside_idle_ones() -> None:
     assert "hot-worker" not in causes(facts({"running": 48.0, "waiting": 9.0}, spreads=QUEUED, workers=even))
 
 
+def decoding(name: str, gap_s: float, tokens: float) -> Part:
+    return Part(
+        name,
+        np.arange(61.0),
+        {"running": series(gap_s * tokens / 60), "waiting": series(0.0)},
+        {"generation_tokens": np.linspace(0.0, tokens, 61)},
+        {"itl_s": spread(gap_s, count=3_000)},
+    )
+
+
+def test_a_worker_that_is_slower_than_the_others_is_not_simply_a_hot_one() -> None:
+    slow = (decoding("a", 0.6, 6_000), decoding("b", 0.02, 6_000), decoding("c", 0.02, 6_000))
+    found = diagnose(facts({"waiting": 0.0}, workers=slow)).findings
+    assert [finding.cause for finding in found] == ["slow-worker"]  # though most streams are quick
+    assert "a is slower" in found[0].title
+    hot = (decoding("a", 0.6, 30_000), *slow[1:])  # which yields more, since it has more
+    assert "slow-worker" not in causes(facts({"waiting": 0.0}, workers=hot))
+    unfelt = (decoding("a", 0.06, 6_000), *slow[1:])  # within what is promised
+    assert diagnose(facts({"waiting": 0.0}, workers=unfelt)).healthy
+
+
+def test_who_is_alone_has_only_its_own_prompt_to_wait_for() -> None:
+    """Whatever the model of steps says of a prompt's length."""
+    quick = StepTime(8e6, 10e3, 8e6, 0.0, 0.0)
+    alone = facts(
+        {"running": [1.0, 0.0, 0.0] * 20 + [0.0]},
+        {"prompt_tokens": 120 * 9_000.0},
+        {"ttft_s": spread(2.0), "queue_s": spread(0.01), "prefill_s": spread(1.9), "prompt_tokens": spread(9_000.0)},
+        step_time=quick,
+    )
+    assert causes(alone) == ["long-prompts"]
+
+
+def test_intervals_that_are_not_alike_are_no_bursts() -> None:
+    """Every second scrape failed, here and there three in a row: a steady load all the same."""
+    kept = [number for number in range(61) if number % 2 == 0 and number % 14 != 6]
+    made = facts({"running": 16.0, "waiting": 8.0}, spreads=QUEUED)
+    service = Part(
+        "engine",
+        made.service.times_s[kept],
+        {name: one[kept] for name, one in made.service.gauges.items()},
+        {name: 20 * one[kept] for name, one in made.service.totals.items()},
+        made.service.spreads,
+    )
+    assert first(Facts("headway", service, settings=made.settings, step_time=made.step_time)) == "slot-limit"
+
+
+def test_a_batch_of_one_that_nobody_saw_is_not_told_of() -> None:
+    """From a window in which the batch never changed, a step's constant and what a sequence adds cannot be told."""
+    crawling = {"itl_s": spread(0.5, 0.6, count=3_000)}
+    totals = {"prompt_tokens": 3_000.0, "generation_tokens": 24_000.0, "steps": None}
+    always = facts({"running": 200.0}, totals, crawling, step_time=None)
+    assert first(always) == "oversized-batch"
+    ((change, *_),) = [finding.changes for finding in diagnose(always).findings if finding.cause == "oversized-batch"]
+    assert 50 < float(change.value or 0) < 120  # in proportion
+
+
+def test_of_few_samples_nothing_is_sure() -> None:
+    made = facts({"running": 16.0, "waiting": 8.0}, spreads=QUEUED)
+    few = slice(0, 61, 10)
+    service = Part(
+        "engine",
+        made.service.times_s[few],
+        {name: one[few] for name, one in made.service.gauges.items()},
+        {name: one[few] for name, one in made.service.totals.items()},
+        made.service.spreads,
+    )
+    (finding, *_) = diagnose(Facts("headway", service, settings=made.settings, step_time=made.step_time)).findings
+    assert (finding.cause, finding.confidence) == ("slot-limit", "low")
+
+
+def test_who_runs_is_known_by_what_they_get() -> None:
+    """A server that does not tell: 200 tokens a second, one in 0.02 s to each."""
+    assert study(facts({"running": None})).running == pytest.approx(4.0, rel=0.02)
+
+
+def test_without_latencies_nobody_is_called_healthy() -> None:
+    silent = facts(spreads=dict.fromkeys(("ttft_s", "itl_s", "queue_s", "prefill_s", "e2e_s", "decode_s")))
+    diagnosis = diagnose(silent)
+    assert not diagnosis.healthy
+    assert "neither TTFT nor ITL" in diagnosis.blind
+
+
 def test_a_late_client_is_told_before_the_network() -> None:
     late = Client(ttft_s=spread(0.9), server_ttft_s=spread(0.1), lag_s=0.7)
     assert first(facts(client=late)) == "client-limited"

@@ -79,6 +79,19 @@ def test_a_clock_that_goes_back_is_passed_over() -> None:
     assert facts.service.increase("prompt_tokens") == 300
 
 
+def test_a_clock_that_was_set_back_goes_on() -> None:
+    """By NTP, a minute: what came after is not thrown away, and no interval has two intervals' counts."""
+    recorder = Recorder()
+    for number in range(20):
+        at_s = 100.0 + number - (60.0 if number >= 10 else 0.0)
+        recorder.add(read_scrape(page(1, 50.0 * number)), at_s)
+    facts = recorder.facts()
+    assert len(facts.service.times_s) == 20
+    assert facts.service.steps_of("prompt_tokens").tolist() == [50.0] * 19
+    assert facts.service.rate("prompt_tokens") == pytest.approx(50.0)
+    assert any("set back" in note for note in facts.notes)
+
+
 @pytest.mark.parametrize(
     "names", [("num_preemptions_total", "num_preemptions"), ("num_preemptions", "num_preemptions_total")]
 )

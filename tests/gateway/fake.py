@@ -98,6 +98,7 @@ SNAPSHOT = Snapshot(
     kv_reserved_bytes=1 << 20,
     memory_bytes=5 << 20,
     waiting_by_lane={"short": 1, "long-prompt": 0},
+    running_by_lane={"short": 2, "long-prompt": 0},
     pad_tokens_total=11,
     evictions_total=12,
     relegations_total=13,

@@ -109,6 +109,8 @@ async def test_metrics_show_the_three_concurrencies_and_prefill_beside_decode() 
     assert now["headway_requests_in_service"] == 3
     assert now["headway_sequences_running"] == 2
     assert (now["headway_step_tokens"], now["headway_kv_resident_tokens"]) == (34, 500)
+    assert (now["headway_lane_running{lane=short}"], now["headway_lane_waiting{lane=short}"]) == (2, 1)
+    assert (now["headway_model_running{model=fake}"], now["headway_model_waiting{model=fake}"]) == (2, 1)
     assert (now["headway_prefill_tokens_total"], now["headway_decode_tokens_total"]) == (1000, 200)
     assert (now["headway_prefill_seconds_total"], now["headway_decode_seconds_total"]) == (1.5, 2.5)
     assert now["headway_kv_usage_ratio"] == 0.25

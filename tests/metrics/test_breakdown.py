@@ -102,6 +102,20 @@ def test_the_busiest_have_series_of_their_own():
     assert len(named - {OTHER}) == MOST_NAMED
 
 
+def test_gauges_of_now_stand_by_the_same_names_and_lose_nothing():
+    breakdown = Breakdown(3)
+    add(breakdown, [("a", 1), ("b", 1)])
+    assert breakdown.bounded({}) == {"a": 0, "b": 0}  # nobody is inside, and dashboards go on
+    # Room for one more: the highest of those that are new.
+    assert breakdown.bounded({"a": 1, "c": 2, "d": 5, OTHER: 9}) == {"a": 1, "b": 0, "d": 5, OTHER: 11}
+    add(breakdown, [("c", 1)])
+    assert breakdown.bounded({"d": 5}) == {"a": 0, "b": 0, "c": 0, OTHER: 5}
+    many = {f"invented-{number}": number for number in range(1_000)}
+    told = breakdown.bounded(many)
+    assert len(told) == 4
+    assert sum(told.values()) == sum(many.values())
+
+
 def test_a_refused_call_s_model_is_no_new_label():
     calls = Calls()
     calls.ended(ended("good", 1, labels={"tenant": "a", "model": "real"}))

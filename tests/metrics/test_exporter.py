@@ -15,7 +15,7 @@ from headway.gateway.fleet.metrics import FLEET_METRICS
 from headway.metrics.breakdown import MOST_NAMED, Ended
 from headway.metrics.names import OUTCOMES, VLLM_DURATION_BUCKETS_S, VLLM_ITL_BUCKETS_S
 from headway.metrics.vllm_names import VLLM_METRICS
-from tests.gateway.fake import SNAPSHOT, Client, FakeBackend, serving
+from tests.gateway.fake import SNAPSHOT, Client, FakeBackend, serving, until
 from tests.gateway.fleet.gateway import CHAT, HELLO, over
 from tests.gateway.fleet.upstream import upstreams
 
@@ -68,6 +68,23 @@ async def test_every_name_of_a_gateway_is_in_the_reference():
     for name, metric in FLEET_METRICS.items():
         if name not in sometimes:
             assert kinds.get(name) == metric.kind, name
+
+
+async def test_who_runs_and_who_waits_is_told_by_tenant_lane_and_model():
+    async with upstreams(1) as made, over(made, limits={"max_running": 1}) as fleet:
+        made[0].gap_s = 0.05
+        running = asyncio.ensure_future(fleet.stream(CHAT, HELLO))
+        await until(lambda: made[0].inside == 1)
+        waiting = [asyncio.ensure_future(fleet.stream(CHAT, HELLO)) for _ in range(2)]
+        await until(lambda: fleet.front.admission.waiting == 2)
+        now = await told(fleet)
+        for dimension, name in (("tenant", ""), ("lane", "all"), ("model", "tiny")):
+            labels = ((dimension, name),)
+            assert now[f"headway_{dimension}_running"][labels] == 1, dimension
+            assert now[f"headway_{dimension}_waiting"][labels] == 2, dimension
+        await asyncio.gather(running, *waiting)
+        now = await told(fleet)
+        assert now["headway_model_running"] == now["headway_model_waiting"] == {(("model", "tiny"),): 0}
 
 
 async def test_an_engine_s_calls_end_once_each_by_how_they_ended():

@@ -18,6 +18,9 @@ if TYPE_CHECKING:
     from headway.doctor.checklist import Known, LoadTest
 
 READY, LACKING, CANNOT_TELL = 0, 3, 4
+# Of what it did at the fixed concurrency: a rate that it holds, with room for chance.
+HELD = 0.7
+USUAL_RATE = 1.0  # where that is not known
 EPILOGUE = (
     "Exit status: 0 ten times yes, 3 at least one no, 4 no no, and something that cannot be told; 1 when the server "
     "could not be asked, 2 when it was asked for wrongly."
@@ -33,9 +36,15 @@ Bench = Annotated[
 Run = Annotated[
     bool, Parameter(negative="", show_default=False, help="Run the load tests that are missing, one after the other.")
 ]
-Duration = Annotated[float, Parameter(help="Seconds of each.")]
+Duration = Annotated[
+    float | None,
+    Parameter(help="Seconds of each; shorter ones may have too few requests to tell. Else as long as a p95 needs."),
+]
 Concurrency = Annotated[int, Parameter(help="Of the one at a fixed concurrency.")]
-Rate = Annotated[float, Parameter(help="Of the one at a fixed rate, requests per second.")]
+Rate = Annotated[
+    float | None,
+    Parameter(help="Of the one at a fixed rate, requests per second. Else 0.7 of what the other one reached, or 1."),
+]
 AsJson = Annotated[bool, Parameter(name="--json", negative="", show_default=False, help="Print one JSON object.")]
 Html = Annotated[Path | None, Parameter(name="--html", help="File for the answers as a page.")]
 ApiKey = Annotated[
@@ -50,9 +59,9 @@ def check(
     *,
     bench: Bench = (),
     run: Run = False,
-    duration: Duration = 20.0,
+    duration: Duration = None,
     concurrency: Concurrency = 4,
-    rate: Rate = 1.0,
+    rate: Rate = None,
     as_json: AsJson = False,
     html: Html = None,
     api_key: ApiKey = None,
@@ -69,20 +78,16 @@ def check(
     is_file = path.suffix == ".toml" or path.is_file()
     if run and is_file:
         raise ConfigError("--run wants a running server: give its URL", param="run")
-    if not 1 <= duration <= 3600:
+    if duration is not None and not 1 <= duration <= 3600:
         raise ConfigError(f"--duration is {duration:g}, and must be between 1 and 3600 seconds", param="duration")
-    if concurrency < 1 or not rate > 0:
+    if concurrency < 1 or (rate is not None and not rate > 0):
         raise ConfigError("--concurrency must be at least 1 and --rate above 0")
     key = "" if is_file else api_key or key_of_environment(target) or ""
     known = _of_file(path) if is_file else _of_server(target, key)
     tests = [read_test(one) for one in bench]
     if run:
         known = replace(known, refuses_overlong=_refuses_overlong(target, key, known))
-        loops = {test.loop for test in tests}
-        if "closed" not in loops:
-            tests.append(_tested(target, "concurrency", ["--concurrency", str(concurrency)], duration, key))
-        if "open" not in loops:
-            tests.append(_tested(target, "rate", ["--request-rate", f"{rate:g}"], duration, key))
+        tests = _with_those_missing(tests, target, key, concurrency=concurrency, rate=rate, duration=duration)
     items = checklist(replace(known, tests=tuple(tests)))
     if html is not None:
         try:
@@ -139,23 +144,48 @@ def _tables(value: Any) -> list[dict[str, Any]]:
     return [one for one in value if isinstance(one, dict)] if isinstance(value, list) else []
 
 
-def _tested(url: str, profile: str, flags: list[str], duration: float, key: str) -> LoadTest:
-    """A load test in a process of its own, as a person would run it."""
+def _with_those_missing(
+    tests: list[LoadTest], url: str, key: str, *, concurrency: int, rate: float | None, duration: float | None
+) -> list[LoadTest]:
+    """One of each loop, the closed one first: what it reached says which rate the server holds."""
+    made = list(tests)
+    if "closed" not in {test.loop for test in made}:
+        made.append(_tested(url, ["concurrency", "--concurrency", str(concurrency)], key, duration, _CLOSED_LASTS))
+    if "open" not in {test.loop for test in made}:
+        reached = next((test.request_rate for test in reversed(made) if test.loop == "closed"), None)
+        chosen = rate or (float(f"{HELD * reached:.2g}") if reached else USUAL_RATE)
+        made.append(_tested(url, ["rate", "--request-rate", f"{chosen:g}"], key, duration, _open_lasts(chosen)))
+    return made
+
+
+# Nobody knows how fast a server is in a closed loop before it is tried.
+_CLOSED_LASTS = "for 1 to 10 minutes, until a p95 can be told"
+
+
+def _open_lasts(rate: float) -> str:
+    from headway.loadtest.bench.profiles import PERCENTILE, length_s
+
+    return f"for {length_s(PERCENTILE, rate):.0f} s, which a p95 needs"
+
+
+def _tested(url: str, load: list[str], key: str, duration: float | None, lasts: str) -> LoadTest:
+    """A load test in a process of its own, as a person would run it. `lasts`: how long, where nobody said."""
     from headway.core.errors import HeadwayError
     from headway.doctor.inspect import read_test
 
-    print(f"running: headway bench {profile} {' '.join(flags)} --duration {duration:g}", file=sys.stderr, flush=True)
+    command = ["bench", load[0], url, *load[1:], *(["--duration", f"{duration:g}"] if duration is not None else [])]
+    said = f"running {lasts}" if duration is None else "running"
+    print(f"{said}: headway {' '.join(command)}", file=sys.stderr, flush=True)
     environment = {**os.environ, **({"HEADWAY_API_KEY": key} if key else {})}
     with tempfile.TemporaryDirectory(prefix="headway-check-") as folder:
         result = Path(folder) / "run.json"
         done = subprocess.run(
-            [sys.executable, "-m", "headway", "bench", profile, url, *flags, "--duration", f"{duration:g}",
-             "--json", str(result), "--quiet"],
-            capture_output=True, text=True, env=environment, timeout=duration * 10 + 300, check=False,
+            [sys.executable, "-m", "headway", *command, "--json", str(result), "--quiet"],
+            capture_output=True, text=True, env=environment, timeout=(duration or 1800.0) * 10 + 300, check=False,
         )  # fmt: skip
         if not result.is_file():
-            said = (done.stderr.strip() or done.stdout.strip()).splitlines()
-            raise HeadwayError(f"The load test could not be made: {said[-1] if said else done.returncode}")
+            words = (done.stderr.strip() or done.stdout.strip()).splitlines()
+            raise HeadwayError(f"The load test could not be made: {words[-1] if words else done.returncode}")
         return read_test(result)
 
 

@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 Verdict = Literal["yes", "no", "cannot tell"]
+MOST_SHOWN = 4  # workers, in one answer
 
 
 @dataclass(frozen=True, slots=True)
@@ -20,6 +21,8 @@ class LoadTest:
     described: str
     percentiles: frozenset[str]  # of "ttft", "itl", "e2e": those with a p99
     verdict: str = ""  # as the run itself has it; empty: an older headway did not judge
+    why: str = ""  # the first line of evidence for that
+    request_rate: float | None = None  # per second, as reached
 
     @property
     def quotable(self) -> bool:
@@ -42,6 +45,7 @@ class Known:
     lanes: tuple[str, ...] = ()
     pools: frozenset[str] = frozenset()
     gateway: bool | None = None
+    workers: tuple[str, ...] = ()  # a gateway's, by their URLs, as far as it tells
     tenants: int = 0  # that have limits of their own
     limits_output: bool | None = None
     max_model_len: float | None = None
@@ -95,6 +99,15 @@ def _lengths(known: Known) -> Answer:
     )
 
 
+# What to do about each verdict of a run.
+_UNTIL_VALID = {
+    "CLIENT-LIMITED": "from a machine with time to spare, or with more --processes",
+    "SERVER-ERRORS": "once the server no longer fails",
+    "UNSTEADY": "at a load that the server holds",
+    "TOO-FEW-SAMPLES": "for longer: without --duration it lasts as long as it must",
+}
+
+
 def _two_loops(known: Known) -> Answer:
     fix = (
         "Run both: `headway bench concurrency URL` and `headway bench rate URL`, and give the results with --bench; or "
@@ -105,11 +118,14 @@ def _two_loops(known: Known) -> Answer:
         only = "a fixed concurrency" if "closed" in best else "a fixed rate"
         return "no", f"the results that were given are only of {only}", fix
     if doubtful := [test for test in best.values() if not test.quotable]:
-        why = ", ".join(f"{test.described} ended {test.verdict}" for test in doubtful)
+        why = "; ".join(
+            f"{test.described} ended {test.verdict}" + (f" ({test.why})" if test.why else "") for test in doubtful
+        )
+        todo = dict.fromkeys(_UNTIL_VALID.get(test.verdict, _UNTIL_VALID["UNSTEADY"]) for test in doubtful)
         return (
             "cannot tell",
-            f"a load test that was given is not to be relied on: {why}",
-            "Run it again, for longer or at a load that the server holds, until its verdict is VALID.",
+            f"a load test is not to be relied on: {why}",
+            f"Run it again, {' and '.join(todo)}, until its verdict is VALID.",
         )
     if best:
         closed, opened = best["closed"].described, best["open"].described
@@ -129,11 +145,20 @@ def _latencies(known: Known) -> Answer:
     )
 
 
+def _of_workers(known: Known) -> str:
+    """What to ask instead of a gateway."""
+    several = [f"`headway check {url}`" for url in known.workers] or ["`headway check` of each worker"]
+    more = f" and {len(several) - MOST_SHOWN} more" if len(several) > MOST_SHOWN else ""
+    return f"Ask them: {', '.join(several[:MOST_SHOWN])}{more}; or `headway check FILE` with the gateway's file."
+
+
 def _kv(known: Known) -> Answer:
     fix = "`headway kv URL` or `headway kv MODEL --gpu NAME` sizes it; then set max-num-seqs and max-model-len to fit."
     if known.kv_tokens is None:
         if "kv-cache-gib" in known.config:
             return "yes", f"kv-cache-gib is set to {known.config['kv-cache-gib']}; what it holds, `headway kv` says", ""
+        if known.live and known.gateway:
+            return "cannot tell", "KV is its workers', and they do not tell it how much they have", _of_workers(known)
         if known.live:
             return "cannot tell", "the server does not say how many tokens its KV cache holds", fix
         return "no", "kv-cache-gib is not set: its default holds what it happens to hold", fix
@@ -159,6 +184,8 @@ def _limits(known: Known) -> Answer:
     if known.refuses_overlong is False:
         return "no", "a request for more than its context was let in", fix
     tried = "; a request for more was refused when it was tried" if known.refuses_overlong else ""
+    if not longest and known.live and known.gateway:
+        return "cannot tell", "a gateway's longest input is its workers', or in its file", _of_workers(known)
     if not longest:
         return "cannot tell" if known.live else "no", "no longest input is known", fix
     shown = f"prompt and output together have at most {float(str(longest)):,.0f} tokens{tried}"
@@ -200,6 +227,8 @@ def _memory(known: Known) -> Answer:
     reserved = [name for name in sorted(known.exports) if any(part in name for part in _RESERVED)]
     if reserved:
         return "yes", f"KV use, and memory as {', '.join(reserved[:3])}", ""
+    if known.gateway:
+        return "cannot tell", "KV use is exported by worker; memory is its workers' to tell", _of_workers(known)
     return (
         "no",
         "KV use is exported; of memory used and reserved nothing is",
@@ -221,6 +250,8 @@ def _overload(known: Known) -> Answer:
             f"{known.kind} itself has neither limits by tenant nor degradation, and its queue has no bound",
             fix,
         )
+    if not known.config and known.gateway:
+        return "cannot tell", "a gateway's settings are in its file", f"`headway check FILE` answers it. {fix}"
     if not known.config:
         return "cannot tell", "its settings are not told (headway tells them only to its own machine)", fix
     timeout = known.config.get("queue-timeout") or known.config.get("ttft-limit")

@@ -14,6 +14,7 @@ from headway.doctor.split import Split
 # not in a few: the first ones of a server are slow.
 LEAST_REQUESTS = 20
 LEAST_TO_BLAME = 5
+LEAST_SAMPLES = 10  # of gauges: of fewer, what happens in between is not seen
 # What is known without a request.
 _BY_ITSELF = ("network-delay",)
 
@@ -40,13 +41,19 @@ def diagnose(facts: Facts) -> Diagnosis:
 
 
 def _believed(case: Case, found: list[Finding]) -> list[Finding]:
-    """As sure as so many requests allow. Those that wait tell something even before one of them is served."""
+    """As sure as so many samples and requests allow. Those that wait tell something before one of them is served."""
+    if 2 < len(case.service.times_s) < LEAST_SAMPLES:
+        found = [_doubted(finding) for finding in found]
     requests = case.facts.requests
     if requests is None or requests >= LEAST_REQUESTS or (case.service.mean("waiting") or 0.0) >= 1:
         return found
     if requests < LEAST_TO_BLAME:
         return [finding for finding in found if finding.cause in _BY_ITSELF]
-    return [finding if finding.cause in _BY_ITSELF else replace(finding, confidence="low") for finding in found]
+    return [_doubted(finding) for finding in found]
+
+
+def _doubted(finding: Finding) -> Finding:
+    return finding if finding.cause in _BY_ITSELF else replace(finding, confidence="low")
 
 
 def _blind(case: Case) -> str:
@@ -57,6 +64,8 @@ def _blind(case: Case) -> str:
         return f"nothing was asked of it {case.window}"
     if case.ttft is None and case.waited is None:
         return "neither TTFT nor a queue is told"
+    if case.ttft is None and case.itl is None and not case.late:
+        return "hardly anybody waits, but neither TTFT nor ITL is told: whether requests are slow cannot be seen"
     requests = facts.requests
     if requests is not None and requests < LEAST_REQUESTS and not (service.mean("waiting") or 0.0) >= 1:
         return f"only {requests:.0f} requests {case.window}: too few to judge"

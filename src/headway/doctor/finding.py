@@ -33,6 +33,7 @@ CAUSES: Mapping[str, str] = MappingProxyType(
         "anybody waits.",
         "bursts": "The average rate would fit, arrivals are uneven, and the queue comes and goes.",
         "hot-worker": "Requests wait at one worker while another has room.",
+        "slow-worker": "One worker takes twice as long for a token as the others, and yields no more than they do.",
         "cold-cache": "The prefix cache fills during the window, was emptied in it, or gives up what is asked again.",
         "long-prompts": "The prompts' own work is later than promised.",
         "slow-preprocessing": "Most of TTFT passes before the engine hears of a request.",

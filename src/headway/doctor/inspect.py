@@ -44,6 +44,9 @@ def inspect(asker: Asker) -> Known:
         if isinstance(workers, list)
         else frozenset(),
         gateway=gateway,
+        workers=tuple(str(one["url"]) for one in workers if isinstance(one, dict) and one.get("url"))
+        if isinstance(workers, list)
+        else (),
         limits_output=None if not config else False,
         max_model_len=_number(card.get("max_model_len")) or _number(info.get("context_length")),
         max_num_seqs=settings.max_num_seqs or _number(info.get("max_running_requests")),
@@ -67,12 +70,16 @@ def read_test(path: Path) -> LoadTest:
         raise ConfigError(f"{path}: no result of `headway bench`")
     told = (summary.get("overall") or {}).get("distributions") or {}
     having = {name for name in ("ttft", "itl", "e2e") if (told.get(name) or {}).get("samples")}
-    verdict = result.get("verdict") or {}
+    verdict = result.get("verdict")
+    verdict = verdict if isinstance(verdict, dict) else {}
+    evidence = _first(verdict.get("findings")).get("evidence")
     return LoadTest(
         "open" if load.get("loop") == "open" else "closed",
         str(load.get("description") or load.get("profile") or "a load"),
         frozenset(having),
-        str(verdict.get("name", "")) if isinstance(verdict, dict) else "",
+        str(verdict.get("name", "")),
+        evidence if isinstance(evidence, str) else "",
+        _number((summary.get("overall") or {}).get("request_rate")),
     )
 
 

@@ -53,6 +53,7 @@ GAUGES = MappingProxyType({
 TOTALS = MappingProxyType({
     "headway_prefill_tokens": "prompt_tokens",
     "headway_decode_tokens": "generation_tokens",
+    "headway_worker_output_tokens": "generation_tokens",
     "headway_steps": "steps",
     "headway_preemptions": "preemptions",
     "headway_recomputed_tokens": "recomputed_tokens",
@@ -93,6 +94,8 @@ HISTOGRAMS = MappingProxyType({
     "headway_prefill_seconds": "prefill_s",
     "headway_decode_seconds": "decode_s",
     "headway_worker_seconds": "worker_s",
+    "headway_worker_time_to_first_token_seconds": "ttft_s",
+    "headway_worker_inter_token_latency_seconds": "itl_s",
     "headway_request_input_tokens": "prompt_tokens",
     "headway_request_output_tokens": "output_tokens",
     "vllm:time_to_first_token_seconds": "ttft_s",

@@ -61,7 +61,7 @@ def read_prometheus(asker: Asker, since_s: float, selector: str = "") -> Facts:
 def _query(asker: Asker, promql: str) -> Any:
     answer = asker.get(f"/api/v1/query?query={quote(promql)}")
     body = answer.json
-    if not isinstance(body, dict):
+    if not isinstance(body, dict) or not isinstance(body.get("status"), str):
         said = f"a page of {answer.kind or 'no kind'}" if 200 <= answer.status < 300 else f"status {answer.status}"
         raise QueryFailed(f"{asker.url} is no Prometheus: it answers /api/v1/query with {said}.")
     if body.get("status") != "success":

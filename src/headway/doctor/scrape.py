@@ -21,6 +21,8 @@ _LINE = re.compile(r"([A-Za-z_:][\w:]*)(?:\{(.*)\})?\s+(\S+)(?:\s+-?\d+)?\s*")
 _LABEL = re.compile(r'(\w+)="((?:[^"\\]|\\.)*)"')
 HEADWAY, LENT = "headway_", "vllm:"  # headway tells its own numbers under vLLM's names again: --metrics-names vllm
 _PREFIXES = (HEADWAY, LENT, "sglang:", "llamacpp:", "tgi_")
+# A time earlier by more than so many usual intervals is a clock that was set back, once it is known what is usual.
+SET_BACK, LEAST_STEPS = 3.0, 4
 # A histogram's state: upper bound -> samples up to it; None is its sum.
 Histogram = dict[float | None, float]
 
@@ -140,12 +142,21 @@ class Recorder:
         self.kind = ""
         self.restarts = 0
         self.gaps = 0
+        self.set_back = 0
+        self._ahead_s = 0.0  # by so much a clock that was set back stands behind the one that we go by
         self._rows: dict[str, _Row] = {}
         self._info: dict[str, str] = {}
         self._strange: set[str] = set()
 
     def add(self, scrape: Scrape | None, at_s: float) -> None:
-        """At a time later than the last one; what is not is left out, since clocks that go back tell no rates."""
+        """One that comes a little out of order is left out. A clock that was set back goes on from where it was: as if
+        as much time had passed as usually does.
+        """
+        usual_s = float(np.median(np.diff(self.times_s))) if len(self.times_s) >= LEAST_STEPS else math.inf
+        if self.times_s and at_s + self._ahead_s < self.times_s[-1] - SET_BACK * usual_s:
+            self._ahead_s = self.times_s[-1] + usual_s - at_s
+            self.set_back += 1
+        at_s += self._ahead_s
         if self.times_s and at_s <= self.times_s[-1]:
             self.gaps += 1
             return
@@ -194,6 +205,8 @@ class Recorder:
         workers = tuple(part for _, part in sorted(parts.items()))
         service = _service(whole, workers, times_s)
         notes = []
+        if self.set_back:
+            notes.append(f"the clock was set back {self.set_back} times; it is taken to have gone on")
         if self.gaps:
             notes.append(f"{self.gaps} of {len(times_s)} scrapes failed or came out of order; the rest is judged")
         if self.restarts:

@@ -14,6 +14,8 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
+import numpy as np
+
 from headway.doctor.facts import Facts
 from headway.doctor.step_model import new_prompt_tokens, step_time
 
@@ -57,7 +59,7 @@ def split(facts: Facts) -> Split:
         prefill_s = max(0.0, ttft_s - queue_s - (_told_preprocess_s(facts) or 0.0))
     own_s = _own_s(facts)
     if own_s is not None and prefill_s is not None:
-        own_s = min(own_s, prefill_s)
+        own_s = min(max(own_s, prefill_s * _alone(facts)), prefill_s)
     return Split(
         ttft_s,
         _network_s(facts),
@@ -97,6 +99,16 @@ def _own_s(facts: Facts) -> float | None:
     budget = facts.settings.max_num_batched_tokens or math.inf
     steps = max(1.0, math.ceil(tokens / budget))
     return (steps * model.step_ns + model.prefill_ns(0, round(tokens))) / 1e9
+
+
+def _alone(facts: Facts) -> float:
+    """How often a sequence that runs is the only one inside: so much of its prefill is nobody else's, whatever the
+    model of steps says. 0 where it is not told.
+    """
+    running = facts.service.gauge("running")
+    inside = running + np.nan_to_num(facts.service.gauge("waiting"))
+    busy = np.isfinite(running) & (running > 0)
+    return float((inside[busy] <= 1).mean()) if busy.any() else 0.0
 
 
 def _told_preprocess_s(facts: Facts) -> float | None:

@@ -15,8 +15,10 @@ from headway.doctor.facts import Facts, Part
 from headway.doctor.spread import Floats
 
 LEAST_INTERVALS = 12  # four for each coefficient
+# Of fewer, two for each, long ones must agree: what is random in them has averaged out.
+FEW_INTERVALS = 6
 # An explanation that leaves so much of an interval's time unexplained on average is none.
-MOST_ERROR = 0.35
+MOST_ERROR, MOST_ERROR_OF_FEW = 0.35, 0.1
 
 
 def step_time(facts: Facts) -> StepTime | None:
@@ -28,9 +30,10 @@ def step_time(facts: Facts) -> StepTime | None:
     steps = _steps(service, decode)
     table = np.column_stack([steps, prompt, decode])
     whole = np.isfinite(table).all(axis=1) & np.isfinite(busy) & (steps > 0) & (busy > 0)
-    if whole.sum() < LEAST_INTERVALS:
+    if whole.sum() < FEW_INTERVALS:
         return None
-    found = _nonnegative(table[whole], busy[whole])
+    most_error = MOST_ERROR if whole.sum() >= LEAST_INTERVALS else MOST_ERROR_OF_FEW
+    found = _nonnegative(table[whole], busy[whole], most_error)
     if found is None:
         return None
     step, token, seq = (float(value) * 1e9 for value in found)
@@ -55,7 +58,7 @@ def _steps(service: Part, decode: Floats) -> Floats:
     return np.where(both > 0, decode / np.maximum(both, 1e-9), np.nan)
 
 
-def _nonnegative(table: Floats, busy: Floats) -> Floats | None:
+def _nonnegative(table: Floats, busy: Floats, most_error: float) -> Floats | None:
     """Least squares of the relative error with no coefficient below zero: the best of all subsets of columns."""
     rows, ones = table / busy[:, None], np.ones(len(busy))
     scale = np.sqrt((rows**2).mean(axis=0))
@@ -73,7 +76,7 @@ def _nonnegative(table: Floats, busy: Floats) -> Floats | None:
             error = float(np.abs(rows @ values - 1).mean())
             if best is None or error < best[0] - 0.01:  # fewer columns only where they explain more
                 best = error, values
-    return best[1] if best is not None and best[0] <= MOST_ERROR else None
+    return best[1] if best is not None and best[0] <= most_error else None
 
 
 def decode_step_s(model: StepTime, sequences: float, context_tokens: float = 0.0) -> float:

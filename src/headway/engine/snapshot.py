@@ -30,6 +30,7 @@ def take_snapshot(driver: Driver, *, kv_reserved_bytes: int = 0, memory_bytes: i
         kv_reserved_bytes=kv_reserved_bytes,
         memory_bytes=memory_bytes,
         waiting_by_lane=front.lanes.waiting_by_lane(),
+        running_by_lane=front.lanes.running_by_lane(),
         max_num_seqs=scheduler.limits.max_num_seqs,
         max_num_batched_tokens=scheduler.limits.max_num_batched_tokens,
         steps_total=counters.steps,

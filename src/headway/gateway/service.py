@@ -72,9 +72,10 @@ class Service(Edge):
     metrics: Exporter
 
     def __init__(self, backend: Backend, config: GatewayConfig) -> None:
-        super().__init__(config, Exporter(SnapshotCollector(backend.snapshot, lambda: not backend.not_ready_reason)))
         self.backend = backend
         self.names = (config.served_model_name or backend.model.name,)
+        collector = SnapshotCollector(backend.snapshot, lambda: not backend.not_ready_reason, self.names[0])
+        super().__init__(config, Exporter(collector))
         recommended = backend.model.sampling_defaults if config.generation_config == "auto" else {}
         self.sampling_defaults = {**translate.SAMPLING_DEFAULTS, **recommended}
         if config.metrics_names == "vllm":

@@ -139,6 +139,19 @@ class Breakdown:
         """Those with a series."""
         return list(self._rows)
 
+    def bounded(self, counts: Mapping[str, int]) -> dict[str, int]:
+        """What there is now of each name, by those with a series and `other`; 0 of who has nothing.
+
+        Of names that are new, none of whose requests has ended, the highest stand where there is still room.
+        """
+        told = dict.fromkeys(self._rows, 0)
+        new = sorted((name for name in counts if name not in told and name != OTHER), key=lambda name: -counts[name])
+        shown = {*told, *new[: self._most - len(told)]}
+        for name, count in counts.items():
+            label = name if name in shown else OTHER
+            told[label] = told.get(label, 0) + count
+        return told
+
     def add(self, names: Sequence[str | None], told: Matrix) -> None:
         """A row of `told` for each of `names`; None has no name of this kind."""
         places = {name: place for place, name in enumerate(dict.fromkeys(names))}

@@ -18,11 +18,15 @@ from headway.metrics.vllm_names import Numbers, vllm_text
 
 
 class SnapshotCollector(Collector):
-    """A Prometheus collector over `read`: nothing is counted twice, since the engine's own counters are shown."""
+    """A Prometheus collector over `read`: nothing is counted twice, since the engine's own counters are shown.
 
-    def __init__(self, read: Callable[[], Snapshot], ready: Callable[[], bool]) -> None:
+    `model`: the name by which the engine's one model is served.
+    """
+
+    def __init__(self, read: Callable[[], Snapshot], ready: Callable[[], bool], model: str) -> None:
         self._read = read
         self._ready = ready
+        self._model = model
 
     def describe(self) -> Iterable[MetricFamily]:
         return ()  # known without reading an engine that may not be up yet
@@ -44,6 +48,9 @@ class SnapshotCollector(Collector):
         yield _gauge("headway_kv_reserved_bytes", now.kv_reserved_bytes)
         yield _gauge("headway_memory_used_bytes", now.memory_bytes)
         yield _gauge("headway_lane_waiting", now.waiting_by_lane)
+        yield _gauge("headway_lane_running", now.running_by_lane)
+        yield _gauge("headway_model_waiting", {self._model: now.waiting})
+        yield _gauge("headway_model_running", {self._model: now.requests - now.waiting})
         yield _gauge("headway_max_num_seqs", now.max_num_seqs)
         yield _gauge("headway_max_num_batched_tokens", now.max_num_batched_tokens)
         yield _counter("headway_prefill_tokens_total", now.prefill_tokens_total)

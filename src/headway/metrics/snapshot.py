@@ -25,6 +25,7 @@ class Snapshot:
     kv_reserved_bytes: int  # the KV cache's memory, used or not
     memory_bytes: int  # resident, of the server and the executor's process; 0 where the system does not tell
     waiting_by_lane: dict[str, int]
+    running_by_lane: dict[str, int]  # started and not ended, preempted ones too
     max_num_seqs: int
     max_num_batched_tokens: int
 

@@ -8,7 +8,7 @@ from headway.doctor.finding import Finding
 from headway.doctor.rules.cache import cold_cache
 from headway.doctor.rules.case import Case
 from headway.doctor.rules.edge import client_limited, network_delay, slow_preprocessing
-from headway.doctor.rules.fleet import hot_worker
+from headway.doctor.rules.fleet import hot_worker, slow_worker
 from headway.doctor.rules.memory import kv_exhausted, preemption_thrash
 from headway.doctor.rules.prompts import long_prompts, prompt_queue
 from headway.doctor.rules.queue import bursts, long_outputs, slot_limit
@@ -20,6 +20,7 @@ RULES: tuple[Rule, ...] = (
     client_limited,
     network_delay,
     slow_preprocessing,
+    slow_worker,
     hot_worker,
     preemption_thrash,
     bursts,

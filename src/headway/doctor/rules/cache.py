@@ -88,7 +88,8 @@ def _readmits(case: Case) -> bool:
     """Who was preempted finds its own tokens again: hits that are mostly those tell nothing of what prompts share."""
     times, hits = case.service.increase("preemptions"), case.service.increase("hit_tokens")
     prompts = case.service.spread("prompt_tokens")
-    longest = prompts.quantile(0.99) if prompts is not None else 1_000.0
+    mean = case.service.ratio("prompt_tokens", "ended") or 0.0
+    longest = prompts.quantile(0.99) if prompts is not None else 2.0 * mean
     return times is not None and times > 0 and times * longest > 0.5 * (hits or 0.0)
 
 

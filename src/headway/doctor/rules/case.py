@@ -90,7 +90,12 @@ class Case:
 
     @property
     def running(self) -> float:
-        return self.service.mean("running") or 0.0
+        """On average; where it is not told, by Little's law: as many as get so many tokens a second, one a gap."""
+        told = self.service.mean("running")
+        if told is None:
+            rate, itl = self.service.rate("generation_tokens"), self.itl
+            told = rate * itl.mean if rate is not None and itl is not None else 0.0
+        return told
 
     def decode_s(self, sequences: float) -> float | None:
         """A step that only decodes so many sequences, as they are here."""
@@ -170,7 +175,8 @@ def _head_tokens(service: Part, waiting: Floats) -> Floats | None:
     if "waiting_tokens" in service.gauges:
         return np.where(waiting > 0, service.gauge("waiting_tokens") / np.maximum(waiting, 1.0), 0.0)
     prompts = service.spread("prompt_tokens")
-    return np.full(len(waiting), prompts.mean) if prompts is not None else None
+    mean = prompts.mean if prompts is not None else service.ratio("prompt_tokens", "ended")
+    return np.full(len(waiting), mean) if mean is not None else None
 
 
 def _limit(facts: Facts, waiting: Floats) -> tuple[float | None, bool]:

@@ -1,14 +1,18 @@
-"""Between workers: load that is not shared evenly."""
+"""Between workers: load that is not shared evenly, and one that is slower than the others."""
 
 from __future__ import annotations
 
 import numpy as np
 
+from headway.doctor.facts import Part
 from headway.doctor.finding import Change, Finding
 from headway.doctor.rules.case import Case
 
 # Of the time that is waited, the share at one worker, and the share while another had room: more often than not.
 AT_ONE, NEEDLESS = 0.6, 0.5
+# A token takes so many times as long as at the usual worker, which yields as many: chance and uneven load are less.
+SLOWER, AS_MANY = 2.0, 1.1
+LEAST_GAPS = 200  # at each worker that is compared
 
 
 def hot_worker(case: Case) -> Finding | None:
@@ -56,3 +60,68 @@ def hot_worker(case: Case) -> Finding | None:
             *("overload", "oversized-batch", "decode-starvation", "preemption-thrash"),
         ),
     )
+
+
+def slow_worker(case: Case) -> Finding | None:
+    """More than its share would make a worker slower as well, but then it would also yield more than the others."""
+    found = [
+        (part, gap_s, rate)
+        for part in case.facts.workers
+        if (gap_s := _gap_s(part)) is not None and (rate := part.rate("generation_tokens")) is not None
+    ]
+    if len(found) < 2 or not (case.late or case.stutters or _stutters(case, found)):
+        return None
+    slow, gap_s, rate = max(found, key=lambda one: one[1])
+    usual_s, usual_rate = (float(np.median([one[place] for one in found if one[0] is not slow])) for place in (1, 2))
+    if gap_s < SLOWER * usual_s or rate > AS_MANY * usual_rate:
+        return None
+    running, others = slow.mean("running"), [one[0].mean("running") for one in found if one[0] is not slow]
+    beside = [value for value in others if value is not None]
+    output = case.service.spread("output_tokens")
+    tokens = output.mean if output is not None else 100.0
+    return Finding(
+        "slow-worker",
+        f"{slow.name} is slower than the other workers",
+        "low-rate",
+        (
+            (
+                f"a token takes {gap_s * 1e3:.0f} ms there and {usual_s * 1e3:.0f} ms at the usual one, and it yields "
+                f"{rate:.0f} tokens a second, the usual one {usual_rate:.0f}, {case.window}"
+            ),
+            *(
+                (f"it runs {running:.1f} sequences on average, the others {np.mean(beside):.1f}",)
+                if running is not None and beside
+                else ()
+            ),
+        ),
+        "high",
+        (
+            Change(
+                f"drain {slow.name} and look at its machine: a throttled or shared device, swapping, another model or "
+                "precision"
+            ),
+            Change(
+                f"send it less: a lower weight in its [[worker]] table (about {usual_s / gap_s:.2f}), or routing by "
+                "what each worker does, as `headway serve --worker URL…` has it"
+            ),
+        ),
+        cost_s=(gap_s - usual_s) * tokens,
+        explains=(
+            *("hot-worker", "slot-limit", "kv-exhausted", "bursts", "long-outputs", "long-prompt-interference"),
+            *("overload", "oversized-batch", "decode-starvation", "preemption-thrash", "engine-stalls", "slow-machine"),
+            *("long-prompts", "cold-cache"),
+        ),
+    )
+
+
+def _gap_s(part: Part) -> float | None:
+    """Between two tokens of a sequence, on average."""
+    gaps = part.spread("itl_s")
+    return gaps.mean if gaps is not None and gaps.count >= LEAST_GAPS else None
+
+
+def _stutters(case: Case, found: list[tuple[Part, float, float]]) -> bool:
+    """At one of them: in the mean of many workers it would not be seen."""
+    promise = case.facts.promise
+    gaps = [gaps for part, _, _ in found if (gaps := part.spread("itl_s")) is not None]
+    return any(one.share_above(promise.stall_s) >= 0.01 or one.quantile(0.5) > promise.itl_s for one in gaps)

@@ -22,16 +22,16 @@ GAINS = 1.1
 
 def bursts(case: Case) -> Finding | None:
     """The average would do: it is well below what is finished while somebody waits. The peaks would not."""
-    waited, arrivals = case.waited, _arrivals(case)
+    waited, (arrivals, passed_s) = case.waited, _arrivals(case)
     if waited is None or not case.late or len(arrivals) < LEAST_INTERVALS:
         return None
-    mean = float(arrivals.mean())
-    dispersion = float(arrivals.var()) / mean if mean > 0 else 0.0
+    # Of intervals that are not alike, each is expected to have as many as its length allows (Pearson's chi-square).
+    expected = arrivals.sum() * passed_s / passed_s.sum()
+    dispersion = float(((arrivals - expected) ** 2 / expected).mean()) if arrivals.any() else 0.0
     used = _utilisation(case)
     if dispersion < BURSTY or used is None or used > FITS:
         return None
-    interval_s = case.service.window_s / (len(case.service.times_s) - 1)
-    peak, rate = float(arrivals.max()) / interval_s, mean / interval_s
+    peak, rate = float((arrivals / passed_s).max()), float(arrivals.sum() / passed_s.sum())
     queue_s, found = case.split.queue_s or 0.0, case.ttft_tail
     worst = f"; TTFT {found[0]} is {found[1]:.2f} s" if found is not None else ""
     return Finding(
@@ -76,17 +76,20 @@ def _utilisation(case: Case) -> float | None:
     queued = known & (waiting[1:] > 0) & (waiting[:-1] > 0)
     if queued.sum() < 3 or not ended[queued].any():
         return None
-    return float(ended[known].mean() / ended[queued].mean())
+    passed_s = np.diff(case.service.times_s)
+    while_queued = float(ended[queued].sum() / passed_s[queued].sum())
+    return float(ended[known].sum() / passed_s[known].sum()) / while_queued
 
 
-def _arrivals(case: Case) -> Floats:
-    """In each interval: who has ended, and how many more are inside."""
+def _arrivals(case: Case) -> tuple[Floats, Floats]:
+    """In each interval: who has ended, and how many more are inside; and how long it was, in s."""
     service = case.service
     inside = service.gauge("in_service")
     if np.isnan(inside).all():
         inside = service.gauge("running") + service.gauge("waiting") + np.nan_to_num(service.gauge("preempted"))
     came = service.steps_of("ended") + np.diff(inside)
-    return np.maximum(0.0, came[np.isfinite(came)])
+    known = np.isfinite(came)
+    return np.maximum(0.0, came[known]), np.diff(service.times_s)[known]
 
 
 def long_outputs(case: Case) -> Finding | None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import numpy as np
+
 from headway.core.pace import Shape
 from headway.doctor.finding import Change, Finding
 from headway.doctor.rules.case import Case
@@ -12,6 +14,7 @@ AIM = 0.9
 LEAST_BUDGET_TOKENS = 64
 # Half of the gaps are so much longer than decode alone: most steps carry prompts.
 STARVED = 2.0
+SMALL = 0.5  # of the batch that usually runs
 KV_ROOM = 0.8  # in use on average, so that its peaks fit as well
 
 
@@ -27,7 +30,7 @@ def oversized_batch(case: Case) -> Finding | None:
         alone_s = itl.quantile(0.5)
     if alone_s <= promise_s:
         return None
-    single_s = case.decode_s(1)
+    single_s = case.decode_s(1) if _small_seen(case) else None
     to = _seqs_within(case, AIM * promise_s)
     machine = single_s is not None and single_s > promise_s
     return Finding(
@@ -107,7 +110,7 @@ def _crawl_fills_kv(case: Case) -> bool:
 def stalls(case: Case) -> Finding | None:
     """Most gaps are fine, and some are long: steps in which a long prompt is computed."""
     itl, promise_s, stall_s = case.itl, case.facts.promise.itl_s, case.facts.promise.stall_s
-    if itl is None or not case.stutters or not _prompts_seen(case) or _decodes_only(case, 0.02):
+    if itl is None or not case.stutters or not _prompts_seen(case) or _decodes_only(case, 0.02, 0.5):
         return None
     if _beyond_steps(case):
         return None
@@ -201,7 +204,7 @@ def budget_change(case: Case) -> tuple[Change, ...]:
 def _seqs_within(case: Case, within_s: float) -> int:
     """How many sequences decode within a time."""
     high = int(case.running)
-    if case.model is None:
+    if case.model is None or not _small_seen(case):
         median = case.itl.quantile(0.5) if case.itl is not None else within_s
         return max(1, int(high * within_s / median))
     while high > 1 and (case.decode_s(high) or 0.0) > within_s:
@@ -209,12 +212,24 @@ def _seqs_within(case: Case, within_s: float) -> int:
     return max(1, high)
 
 
-def _decodes_only(case: Case, share: float = 0.1) -> bool:
-    """Prompts are so little of the work that they cannot be what makes most gaps long; few of them need less."""
+def _small_seen(case: Case) -> bool:
+    """Were there batches much smaller than the usual one, or is there a fit? Else the window does not tell a step's
+    constant from what each sequence adds.
+    """
+    running = case.service.gauge("running")
+    known = running[np.isfinite(running) & (running > 0)]
+    return case.facts.step_time is not None or (len(known) > 0 and float(known.min()) <= SMALL * case.running)
+
+
+def _decodes_only(case: Case, share: float = 0.1, ratio: float = 2.0) -> bool:
+    """Prompts are so little of the work that they cannot be what makes most gaps long; few of them need less.
+
+    `ratio`: of prompt tokens to decoded ones, where no more is known. A prompt's token costs less than a decoded one.
+    """
     if case.prefill_share is not None:
         return case.prefill_share < share
     prompt, decode = case.service.increase("prompt_tokens"), case.service.increase("generation_tokens")
-    return prompt is not None and decode is not None and prompt < 0.5 * decode
+    return prompt is not None and decode is not None and prompt < ratio * decode
 
 
 def _prompts_seen(case: Case) -> bool:

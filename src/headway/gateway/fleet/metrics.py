@@ -61,6 +61,7 @@ _TABLE = (
         buckets=DURATION_BUCKETS_S,
     ),
     Metric("headway_tenant_waiting", "gauge", "Requests that wait, by tenant.", _TENANT),
+    Metric("headway_tenant_running", "gauge", "Requests that were sent and have not ended, by tenant.", _TENANT),
     Metric("headway_tenant_weight", "gauge", "Its share of the tokens, beside others' weights.", _TENANT),
     *GATEWAY_DIMENSIONS.values(),
     Metric("headway_ladder_level", "gauge", "How many levels of degradation the load has climbed, 0 to 6."),
@@ -118,6 +119,8 @@ class FleetCollector:
         yield _one("headway_requests_waiting", admission.waiting)
         yield _one("headway_waiting_tokens", admission.waiting_tokens)
         yield _by("headway_lane_waiting", front.lanes.waiting_by_lane())
+        yield _by("headway_lane_running", front.lanes.running_by_lane())
+        yield from self._models()
         yield _by("headway_requests_ended_total", figures.ended)
         yield _by("headway_requests_refused_total", front.refused)
         yield _one("headway_relegations_total", front.lanes.relegations)
@@ -130,6 +133,16 @@ class FleetCollector:
         yield _one("headway_ladder_pressure_ratio", front.ladder.pressure.height)
         yield _one("headway_replicas", front.fleet.up(self._driver.clock()))
         yield _one("headway_desired_replicas", front.overload.replicas.desired)
+
+    def _models(self) -> Iterator[MetricFamily]:
+        """Told from those who are inside now, when it is asked: a request costs nothing more for it. Lanes know who of
+        them waits.
+        """
+        models, lanes = self._figures.calls.by["model"], self._driver.front.lanes
+        waiting = Counter(request.model for request in lanes)
+        inside = Counter(place.request.model for place in self._driver.places.values())
+        yield _by("headway_model_waiting", models.bounded(waiting))
+        yield _by("headway_model_running", models.bounded(inside - waiting))
 
     def _workers(self, front: Front) -> Iterator[MetricFamily]:
         now, workers = self._driver.clock(), front.fleet.workers
@@ -170,14 +183,19 @@ class FleetCollector:
         yield _one("headway_quota_waits_total", quotas.waited)
 
 
-def tenants_text(front: Front, figures: Figures) -> str:
-    """Of those that have a series of their own elsewhere."""
-    tenants, waiting = figures.calls.by["tenant"], Counter[tuple[str]]()
-    for tenant, count in front.lanes.waiting_by_tenant().items():
-        waiting[tenants.named(tenant),] += count
-    weights = {(name,): front.tenants.weight(name) for name in tenants.names()}
-    return series(FLEET_METRICS["headway_tenant_waiting"], waiting) + series(
-        FLEET_METRICS["headway_tenant_weight"], weights
+def tenants_text(driver: FleetDriver, figures: Figures) -> str:
+    """Of those that have a series of their own elsewhere, and of those that are new while there is room."""
+    front, tenants = driver.front, figures.calls.by["tenant"]
+    waiting = Counter(front.lanes.waiting_by_tenant())
+    inside = Counter(place.request.tenant for place in driver.places.values())
+    told: dict[str, Mapping[str, float]] = {
+        "waiting": tenants.bounded(waiting),
+        "running": tenants.bounded(inside - waiting),
+        "weight": {name: front.tenants.weight(name) for name in tenants.names()},
+    }
+    return "".join(
+        series(FLEET_METRICS[f"headway_tenant_{what}"], {(name,): value for name, value in values.items()})
+        for what, values in told.items()
     )
 
 

@@ -75,7 +75,7 @@ class FleetService(Edge):
         exporter = EdgeExporter(
             FleetCollector(driver, self.figures), lambda: self.figures.calls, lambda: times_of(self.figures)
         )
-        exporter.of_tenants.append(lambda: tenants_text(front, self.figures))
+        exporter.of_tenants.append(lambda: tenants_text(driver, self.figures))
         super().__init__(config.edge, exporter)
         if config.edge.metrics_names == "vllm":
             exporter.tell_as_vllm(lambda: vllm_numbers(driver, self.figures, roster.models()))
