@@ -111,7 +111,7 @@ def test_help_loads_no_numbers() -> None:
     [
         (["http://127.0.0.1:1"], 1, "connection refused"),
         (["http://no.such.host.invalid"], 1, "has no address"),
-        (["ftp://localhost"], 2, "only http and https"),
+        (["ftp://localhost"], 2, "use http or https"),
         (["URL", "--model", "gpt-9"], 1, "It serves:"),
         (["URL", "--warmup", "9", "--duration", "5"], 2, "leave nothing"),
         (["URL", "--concurrency", "0"], 2, "between 1"),

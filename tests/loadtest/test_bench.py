@@ -12,7 +12,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from headway.loadtest.bench.delivered import length_remarks
+from headway.loadtest.answers import Answers
 from headway.loadtest.bench.files import Files, in_folder, read, save
 from headway.loadtest.bench.oom import out_of_memory
 from headway.loadtest.bench.options import (
@@ -183,16 +183,18 @@ async def test_without_a_tokenizer_words_are_calibrated_on_the_server() -> None:
 
 def test_lengths_that_the_server_counts_otherwise_are_told() -> None:
     records = [_counted(100, 100), _counted(100, 103), _counted(100, 130, output_tokens=5)]
-    told = length_remarks(records, [], given=False)
+    told = off(records)
     assert told["prompt lengths"].startswith("by the server's count 1 of 3 prompts were not as long as asked (+30%")
     assert told["output lengths"].startswith("by the server's count 1 of 3 answers were not as long as asked (-50%")
-    assert "prompt lengths" not in length_remarks(records, [], given=True), "nobody asked for a length"
-    assert not length_remarks([_counted(100, -1)], [], given=False), "a server that counts nothing says nothing"
-    assert not length_remarks([], [], given=False)
-    assert not length_remarks([_counted(100, 100, output_tokens=30)], [], given=False, choices=3), (
-        "each is as long as asked"
-    )
-    assert length_remarks([_counted(100, 100, output_tokens=10)], [], given=False, choices=3)
+    assert "prompt lengths" not in off(records, given=True), "nobody asked for a length"
+    assert not off([_counted(100, -1)]), "a server that counts nothing says nothing"
+    assert not off([])
+    assert not off([_counted(100, 100, output_tokens=30)], choices=3), "each is as long as asked"
+    assert off([_counted(100, 100, output_tokens=10)], choices=3)
+
+
+def off(records: list[Record], *, given: bool = False, choices: int = 1) -> dict[str, str]:
+    return Answers(records, streamed=True, choices=choices).off_lengths([], of=len(records), given=given)
 
 
 def _counted(asked: int, input_tokens: int, output_tokens: int = 10) -> Record:

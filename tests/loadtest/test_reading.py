@@ -10,7 +10,7 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from headway.loadtest.client.reading import CUT_OFF, NOT_DONE, Reading, error_text, read_whole
+from headway.loadtest.client.reading import CUT_OFF, NOT_DONE, Reading, read_whole
 from headway.loadtest.client.shares import evenly, shares
 from headway.loadtest.record import CountedBy, Record
 from tests.loadtest.servers import DONE, event, said, usage
@@ -273,24 +273,6 @@ def test_bytes_that_are_no_utf8_are_read_as_the_standard_says() -> None:
 
 def test_text_is_kept_only_when_it_will_be_counted() -> None:
     assert read(said("a", finish="stop"), DONE)[1].text is None
-
-
-@pytest.mark.parametrize(
-    ("body", "words"),
-    [
-        (b'{"error": {"message": "a"}}', "a"),
-        (b'{"error": "b"}', "b"),
-        (b'{"detail": "c"}', "c"),
-        (b'{"detail": [{"loc": ["x"], "msg": "d"}]}', '[{"loc":["x"],"msg":"d"}]'),
-        (b'{"message": "e"}', "e"),
-        (b"plain", "plain"),
-        (b"\xff", "�"),
-        (b"", ""),
-        (b"[" * 100_000, "[" * 100_000),
-    ],
-)
-def test_words_of_errors(body: bytes, words: str) -> None:
-    assert error_text(body) == words
 
 
 def test_an_answer_in_one_piece() -> None:

@@ -16,12 +16,13 @@ from headway.loadtest.client.address import parse_url
 from headway.loadtest.errors import InvalidPlan
 from headway.loadtest.result import Environment, Signals
 from headway.loadtest.runner.run import run
-from headway.loadtest.side.channel import SideChannel
+from headway.loadtest.side.channel import channel_to
 from headway.loadtest.side.environment import client_facts, environment_of
 from headway.loadtest.side.noted import check_notes, note
 from headway.loadtest.side.scrape import Scraper, channel_of
 from headway.metrics.names import METRICS
 from headway.metrics.worker_signals import _GAUGES, read_metrics
+from headway.wire.blocking import Channel
 from tests.loadtest.servers import Server, Turn, plan_for, serving, talks, whole
 
 VLLM = """\
@@ -159,10 +160,10 @@ async def test_metrics_elsewhere_get_no_key(keys: dict[str, Any]) -> None:
     ("headers", "sent"), [({}, "Bearer secret-of-one"), ({"authorization": "Bearer common"}, "Bearer common")]
 )
 async def test_the_first_tenants_key_is_for_want_of_a_common_one(headers: dict[str, str], sent: str) -> None:
-    async with serving(pages({"/x": [whole(b"[1]")]}), pages=True) as server:
+    async with serving(pages({"/x": [whole(b'{"a": 1}')]}), pages=True) as server:
         given = plan_for(server.url, headers=headers, tenant_headers=TENANTS)
-        channel = SideChannel.of(given.template, given.tls, 5.0)
-        assert await asyncio.to_thread(channel.json, "/x") == [1]
+        channel = channel_to(given.template, given.tls, 5.0)
+        assert await asyncio.to_thread(channel.json, "/x") == {"a": 1}
         channel.close()
     assert [asked.headers["authorization"] for asked in server.asked] == [sent]
 
@@ -197,7 +198,7 @@ async def test_facts_of_other_servers() -> None:
         address, _ = parse_url(server.url)
 
         def ask(text: str) -> Any:
-            channel = SideChannel(address, {}, None, 1.0)
+            channel = Channel(address, {}, None, 1.0)
             try:
                 return environment_of(channel, "", "/v1", "m", read_metrics(text))
             finally:
@@ -254,7 +255,7 @@ async def test_our_own_server_tells_precision_and_device() -> None:
         mine = {"/version": answers["/version"], config: answers["/admin/config"]}
         async with serving(pages(mine), pages=True) as server:
             address, _ = parse_url(server.url)
-            channel = SideChannel(address, {}, None, 5.0)
+            channel = Channel(address, {}, None, 5.0)
             sample = read_metrics("headway_sequences_running 1\n")
             found = await asyncio.to_thread(environment_of, channel, "", "/v1", "m", sample)
             channel.close()

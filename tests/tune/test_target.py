@@ -14,12 +14,13 @@ from typing import Any
 
 import pytest
 
+from headway.loadtest.bench.server import command
 from headway.loadtest.client.address import Tls, parse_url
 from headway.loadtest.client.request import RequestTemplate
 from headway.loadtest.errors import InvalidPlan, Rejected
 from headway.tune import Http, NotRestored, Settings, find_target
 from headway.tune.probe import LogMark
-from headway.tune.target import WIDE, check_command, command_words
+from headway.tune.target import WIDE, check_command
 
 
 @dataclass
@@ -194,7 +195,7 @@ def test_a_command_without_its_places_is_refused(template: str, words: str) -> N
 
 
 def test_values_stay_within_their_words() -> None:
-    assert command_words("a 'b {max_num_seqs} c' -x{max_num_batched_tokens}", Settings(4, 32)) == ["a", "b 4 c", "-x32"]
+    assert command("a 'b {max_num_seqs} c' -x{max_num_batched_tokens}", Settings(4, 32).given) == ["a", "b 4 c", "-x32"]
 
 
 def test_of_a_step_log_only_what_came_after_the_mark_counts(tmp_path: Path) -> None:

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from headway.core.errors import Draining, HeadwayError, InvalidRequest, QueueFull
 from headway.wire.chunks import ChatChunks, CompletionChunks
-from headway.wire.errors import error_body, retry_headers
+from headway.wire.errors import error_body, error_text, retry_headers
 from headway.wire.responses import ChatLogprobs, PromptTokensDetails, UsageBody
 from headway.wire.sse import EventParser
 
@@ -37,6 +37,25 @@ def test_retry_headers(wait_s: float, seconds: str, milliseconds: str) -> None:
     assert retry_headers(QueueFull("full", retry_after_s=wait_s)) == told
     assert retry_headers(Draining("stopping", retry_after_s=wait_s)) == told
     assert retry_headers(InvalidRequest("no")) == {}
+
+
+@pytest.mark.parametrize(
+    ("body", "words"),
+    [
+        (b'{"error": {"message": "a"}}', "a"),
+        (b'{"error": "b"}', "b"),
+        (b'{"detail": "c"}', "c"),
+        (b'{"detail": [{"loc": ["x"], "msg": "d"}]}', '[{"loc":["x"],"msg":"d"}]'),
+        (b'{"message": "e"}', "e"),
+        (b"plain", "plain"),
+        (b"\xff", "�"),
+        (b"", ""),
+        (b"[" * 100_000, "[" * 100_000),
+        (b'{"error": ' * 500 + b'"deep"' + b"}" * 500, "deep"),
+    ],
+)
+def test_words_of_errors(body: bytes, words: str) -> None:
+    assert error_text(body) == words
 
 
 def read(data: bytes) -> list[dict[str, object]]:

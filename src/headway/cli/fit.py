@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import sys
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -12,7 +9,6 @@ from cyclopts import App, Parameter
 
 if TYPE_CHECKING:
     from headway.simulate.fit import Belief, Observed, StepFit, StepLog
-    from headway.simulate.fit.combine import Progress
     from headway.simulate.sizing import ModelShape
 
 app = App(name="fit")
@@ -55,6 +51,7 @@ def fit(
     as_json: AsJson = False,
 ) -> None:
     """Fit how long steps take, and how sure that is, for `headway simulate`, `plan` and `tune`."""
+    from headway.cli.stages import stages
     from headway.core.errors import ConfigError
     from headway.simulate.fit import fit as fitted
     from headway.simulate.fit import fit_bytes
@@ -77,7 +74,7 @@ def fit(
     for source in sources:
         _read(source, logs, observed, models)
     belief = _belief(models, gpu, tensor_parallel_size, kv_cache_dtype, given)
-    with _shown_progress() as progress:
+    with stages(quiet=False) as progress:
         result = fitted(logs, observed, belief, given=given, progress=progress, seed=seed)
     content = fit_bytes(result)
     try:
@@ -146,33 +143,6 @@ def _belief(
     # Only rates matter here, so a CPU need not say how much memory the machine has.
     hardware = hardware_named(gpu, memory_gib=1.0)
     return Belief.of(models[0], hardware, tensor_parallel=ranks, kv_cache_dtype=kv_cache_dtype, valid=valid)
-
-
-@contextmanager
-def _shown_progress() -> Iterator[Progress]:
-    from rich.console import Console
-    from rich.progress import BarColumn, TextColumn, TimeElapsedColumn
-    from rich.progress import Progress as Bars
-
-    console = Console(stderr=True)
-    if not console.is_terminal:
-        told: set[str] = set()
-
-        def line(doing: str, _done: int, _of: int) -> None:
-            if doing not in told:
-                told.add(doing)
-                print(f"{doing} ...", file=sys.stderr, flush=True)
-
-        yield line
-        return
-    columns = (TextColumn("{task.description}"), BarColumn(), TimeElapsedColumn())
-    with Bars(*columns, console=console, transient=True) as bars:
-        task = bars.add_task("fitting", total=None)
-
-        def bar(doing: str, done: int, of: int) -> None:
-            bars.update(task, description=doing, completed=done, total=of)
-
-        yield bar
 
 
 def _show(result: StepFit, output: Path) -> None:

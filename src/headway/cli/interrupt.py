@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import signal
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from types import FrameType
 
@@ -26,12 +26,19 @@ def ends_at_once(doing: str, *, before: Callable[[], object] = lambda: None) -> 
         os.write(2, f"\nheadway: stopped while {doing}\n".encode())  # print() may be what was interrupted
         os._exit(128 + number)
 
-    earlier = {number: signal.signal(number, leave) for number in SIGNALS}
+    with heard(SIGNALS, leave):
+        yield
+
+
+@contextlib.contextmanager
+def heard(numbers: Iterable[int], handler: Callable[[int, FrameType | None], None]) -> Iterator[None]:
+    """While it is open, these signals are the handler's."""
+    earlier = {number: signal.signal(number, handler) for number in numbers}
     try:
         yield
     finally:
-        for number, handler in earlier.items():
-            signal.signal(number, handler)
+        for number, before in earlier.items():
+            signal.signal(number, before)
 
 
 def _end_children() -> None:

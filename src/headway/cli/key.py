@@ -5,7 +5,8 @@ from __future__ import annotations
 import ipaddress
 import os
 import sys
-from urllib.parse import urlsplit
+
+from headway.wire.http_address import any_address
 
 KEY_VARIABLES = ("HEADWAY_API_KEY", "OPENAI_API_KEY")
 # Names that no public server has (RFC 6761, RFC 6762, RFC 8375, ICANN's resolution on .internal).
@@ -22,17 +23,17 @@ def key_of_environment(url: str) -> str | None:
     if variable is None:
         return None
     try:
-        parts = urlsplit(url if "://" in url else f"http://{url}")
-        host = parts.hostname or ""
+        address = any_address(url)
     except ValueError:
         return None
-    if not host or not host.isprintable():
+    host = address.host
+    if not host.isprintable():
         return None
-    if parts.scheme == "https" or is_private(host):
+    if address.scheme == "https" or is_private(host):
         print(f"headway: with the key of {variable}", file=sys.stderr)
         return os.environ[variable]
     print(
-        f"headway: without the key of {variable}: {parts.scheme}://{host} is not encrypted, and on no network of your "
+        f"headway: without the key of {variable}: http://{host} is not encrypted, and on no network of your "
         "own. Use https; where a command has --api-key, that is sent all the same.",
         file=sys.stderr,
     )

@@ -15,6 +15,9 @@ from headway.loadtest.result import Load
 LENGTH_RATIO = 0.2  # how far from what was asked a length may be
 # Asked-for inputs hold the chat template; one that is shorter than the template cannot be made.
 TEMPLATE_TOKENS = 32
+# A request is not as long as asked where it is off by more than both; a run says so of more than this share of them.
+OFF_RATIO, OFF_TOKENS = 0.03, 2
+OFF_REQUESTS = 0.01
 AT_ONCE_S = 0.0001  # a token: no model makes one stream that fast
 BY_SERVER = (CountedBy.USAGE, CountedBy.USAGE_BY_CHUNK)
 
@@ -49,6 +52,24 @@ class Answers:
     def contradictions(self) -> list[str]:
         """Where lengths are not what was asked: a line each."""
         return [*self._too_long(), *self._too_short(), *self._other_inputs()]
+
+    def off_lengths(self, could_not: Sequence[int], *, of: int, given: bool) -> dict[str, str]:
+        """Remarks by name, where requests were not as long as asked. `could_not`: of prompts of which was known, before
+        they were sent, that they are off: tokens too many or too few; `of` so many. `given`: prompts were sent as they
+        are, so that nobody asked for a length.
+        """
+        about_inputs = []
+        if could_not:
+            most = max(map(abs, could_not))
+            about_inputs.append(
+                f"{len(could_not):,} of {of:,} prompts could not be made as long as asked: off by up to {most} tokens"
+            )
+        inputs = [(one.asked_input_tokens, one.input_tokens) for one in self.records if one.input_tokens >= 0]
+        if not given and (told := _off(inputs, "prompts")):
+            about_inputs.append(f"{told}; --tokenizer PATH or server makes them exact, where they are estimated")
+        outputs = [(self._asked(one), one.output_tokens) for one in self.records if one.output_tokens >= 0]
+        said = {"prompt lengths": "; ".join(about_inputs), "output lengths": _off(outputs, "answers")}
+        return {name: told for name, told in said.items() if told}
 
     def at_once(self) -> list[str]:
         """A stream whose tokens all come together is an answer in one piece."""
@@ -112,12 +133,26 @@ class Answers:
 
 
 def answers(records: Iterable[Record], load: Load) -> Answers:
-    """`records`: of the window."""
+    """`records`: of the window, or all."""
     choices = load.settings.get("n", "1")
     return Answers(
         [record for record in records if record.ok],
         streamed=load.settings.get("stream") != "no",
         choices=int(choices) if choices.isdecimal() else 1,
+    )
+
+
+def _off(lengths: Sequence[tuple[int, int]], what: str) -> str:
+    """Of pairs of asked and delivered tokens; empty where they agree."""
+    off = [(asked, came) for asked, came in lengths if abs(came - asked) > max(OFF_TOKENS, OFF_RATIO * asked)]
+    if len(off) <= OFF_REQUESTS * len(lengths):
+        return ""
+    asked, came = (sum(pair[place] for pair in lengths) / len(lengths) for place in (0, 1))
+    fewest, most = (end(came / max(asked, 1) - 1 for asked, came in off) for end in (min, max))
+    between = f"{fewest:+.0%}" if fewest == most else f"{fewest:+.0%} to {most:+.0%}"
+    return (
+        f"by the server's count {len(off):,} of {len(lengths):,} {what} were not as long as asked ({between} tokens; "
+        f"mean {came:.4g} where {asked:.4g} were asked)"
     )
 
 

@@ -279,8 +279,8 @@ def _bounded(a: Interval, b: Interval) -> Interval:
     """What is known of b − a where one of them lies among requests that were given up: it is at least its bound, and
     the other within its interval.
     """
-    low = b.low - a.high if b.value is None and b.low is not None and a.high is not None else None
-    high = b.high - a.low if a.value is None and a.low is not None and b.high is not None else None
+    low = b.at_least - a.high if b.at_least is not None and a.high is not None else None
+    high = b.high - a.at_least if a.at_least is not None and b.high is not None else None
     return Interval(value=None, low=low, high=high)
 
 

@@ -20,8 +20,9 @@ from headway.core.errors import ConfigError, InvalidRequest
 from headway.offline.items import Item, Sketch, sketch
 from headway.offline.recent import ITL, TTFT, Recent, histograms
 from headway.offline.worker import Answered, Failed, is_out_of_memory
+from headway.wire.errors import error_text
 from headway.wire.http_address import http_address
-from headway.wire.http_client import Exchange, HttpClient, ResponseHead, Timeouts, client_of
+from headway.wire.http_client import Exchange, HttpClient, ResponseHead, Timeouts, client_of, own_headers
 from headway.wire.http_connection import HttpFault, NoConnection, NotHttp, TooSlow
 from headway.wire.http_pool import Server
 from headway.wire.json_fields import JsonFields
@@ -63,24 +64,16 @@ class ServerWorker:
 
     def __init__(self, config: ServerConfig) -> None:
         self._config = config
-        try:
-            self._address = http_address(config.url)
-        except ValueError as error:
-            raise ConfigError(str(error), param="url") from None
+        self._address = http_address(config.url)
         self.id = self._address.url
         self.batch = 0
         self.models: tuple[str, ...] = ()  # it knows itself what it has
-        headers = [(b"user-agent", b"headway"), (b"accept-encoding", b"identity")]
-        if config.api_key:
-            if not config.api_key.isascii() or not config.api_key.isprintable():
-                raise ConfigError("The API key has characters that no header can hold.", param="api_key")
-            headers.append((b"authorization", b"Bearer " + config.api_key.encode()))
         tls = ssl.create_default_context() if self._address.scheme == "https" else None
         limit_s = config.item_timeout_s
         self._client: HttpClient = client_of(
             Server(self._address.host, self._address.port, tls),
             self._address.authority,
-            headers=headers,
+            headers=own_headers(config.api_key),
             timeouts=Timeouts(first_byte_s=limit_s, between_bytes_s=limit_s, total_s=limit_s),
         )
         self._model = config.model
@@ -251,7 +244,7 @@ def _useless(what: str) -> Failed:
 
 
 def _refusal(head: ResponseHead, body: bytes) -> Failed:
-    status, words = head.status, _words(body)
+    status, words = head.status, error_text(body)[:_SHOWN_CHARS].strip()
     code = f"http_{status}"
     message = f"The server said {status}" + (f": {words}" if words else ".")
     json = body if _is_json(body) else b""
@@ -283,17 +276,6 @@ def _date_s(value: bytes) -> float | None:
         return parsedate_to_datetime(value.decode("ascii")).timestamp()
     except (ValueError, TypeError, IndexError, OverflowError):
         return None
-
-
-def _words(body: bytes) -> str:
-    try:
-        value = msgspec.json.decode(body)
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
-        return body.decode("utf-8", "replace")[:_SHOWN_CHARS].strip()
-    for _ in range(3):
-        if isinstance(value, dict):
-            value = next((value[name] for name in ("error", "message", "detail", "msg") if value.get(name)), "")
-    return value[:_SHOWN_CHARS] if isinstance(value, str) else msgspec.json.encode(value).decode()[:_SHOWN_CHARS]
 
 
 def _is_json(body: bytes) -> bool:

@@ -40,5 +40,5 @@ def advice_of(settings: Settings, run: Run, fit: StepFit, slo: Slo, load: Worklo
 def _latency(run: Run, name: str, promise_s: float | None) -> Latency | None:
     found = run.summary.overall.distributions.get(name)
     tail = found.percentiles.get(TAIL) if found is not None else None
-    value = tail.value if tail is not None and tail.value is not None else tail.low if tail is not None else None
+    value = tail.known if tail is not None else None
     return Latency(value, promise_s) if value is not None else None

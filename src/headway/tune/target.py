@@ -7,7 +7,6 @@
 from __future__ import annotations
 
 import shlex
-import string
 import subprocess
 import time
 from collections.abc import Mapping
@@ -16,14 +15,15 @@ from typing import Any, Protocol
 
 import msgspec
 
+from headway.loadtest.bench import server
 from headway.loadtest.client.address import Tls
 from headway.loadtest.client.request import RequestTemplate
 from headway.loadtest.errors import InvalidPlan, LoadTestError, Rejected, Unreachable
-from headway.loadtest.side.channel import HttpAnswer, SideChannel
+from headway.loadtest.side.channel import ASK_S, Answer, asked, refusal
 from headway.loadtest.side.models import Card, read_models
 from headway.tune.settings import Settings
 
-ASK_S, PROBE_S = 60.0, 3.0
+PROBE_S = 3.0
 LOOK_EVERY_S = 0.5
 # Where the probing load finds our own engine: every kind of step is to be seen, and none made smaller by a promise.
 WIDE: Mapping[str, Any] = {
@@ -65,17 +65,9 @@ class Http:
         self.where = template.address.authority
         self.root = template.address.root
 
-    def call(self, path: str, body: Mapping[str, Any] | None = None, timeout_s: float = ASK_S) -> HttpAnswer:
+    def call(self, path: str, body: Mapping[str, Any] | None = None, timeout_s: float = ASK_S) -> Answer:
         """GET, or POST of `body`. Raises `Unreachable`."""
-        channel = SideChannel.of(self._template, self._tls, timeout_s)
-        try:
-            if body is None:
-                return channel.get(path)
-            return channel.post(path, msgspec.json.encode(body), {"content-type": "application/json"})
-        except OSError as error:
-            raise Unreachable(f"{self.where}{path} cannot be asked: {error}") from None
-        finally:
-            channel.close()
+        return asked(self._template, self._tls, path, body, timeout_s)
 
     def models(self, timeout_s: float = ASK_S) -> tuple[Card, ...]:
         """Those it lists. Raises `Unreachable`."""
@@ -143,7 +135,7 @@ class Admin:
         told = answer.json
         if answer.status == 200 and isinstance(told, dict):
             return told
-        raise Rejected(f"{self.http.where} does not take these settings: {_words(answer)}")
+        raise Rejected(f"{self.http.where} does not take these settings: {refusal(answer)}")
 
 
 @dataclass(slots=True)
@@ -171,7 +163,7 @@ class Command:
         if settings == self._has:
             return
         self._has = None
-        words = command_words(self.template, settings)
+        words = server.command(self.template, settings.given)
         try:
             done = subprocess.run(
                 words, stdin=subprocess.DEVNULL, capture_output=True, timeout=self.ready_s, check=False
@@ -196,7 +188,7 @@ class Command:
         try:
             self.apply(self.current)
         except LoadTestError as error:
-            words = shlex.join(command_words(self.template, self.current))
+            words = shlex.join(server.command(self.template, self.current.given))
             raise NotRestored(f"The old settings could not be put back (run {words}): {error}") from None
 
     def answers(self) -> bool:
@@ -263,28 +255,15 @@ def find_target(http: Http, restart: str | None, given: Settings | None, ready_s
             f"{http.where} is a gateway: its workers have the limits. Tune one of them at its own address."
         )
     raise Rejected(
-        f"{http.where} does not let its settings be read: {_words(answer)} Run tune on the server's own machine and at "
-        "its own address, or give --restart-command."
+        f"{http.where} does not let its settings be read: {refusal(answer)} Run tune on the server's own machine and "
+        "at its own address, or give --restart-command."
     )
 
 
 def check_command(template: str) -> None:
     """Raises `InvalidPlan` unless it has a place for both limits, and no other."""
-    try:
-        places = {place for _, place, _, _ in string.Formatter().parse(template) if place is not None}
-        shlex.split(template)
-    except ValueError as error:
-        raise InvalidPlan(f"--restart-command cannot be read: {error}.") from None
-    wanted = {"max_num_seqs", "max_num_batched_tokens"}
-    for name in sorted(wanted - places):
-        raise InvalidPlan(f"--restart-command has no place for {name}: write {{{name}}} into it.")
-    for name in sorted(places - wanted):
-        raise InvalidPlan(f"--restart-command has {{{name}}}; there are {{max_num_seqs}}, {{max_num_batched_tokens}}.")
-
-
-def command_words(template: str, settings: Settings) -> list[str]:
-    """The words of the command, each value within one."""
-    return [word.format(**settings.given) for word in shlex.split(template)]
+    what = "and only {max_num_seqs} and {max_num_batched_tokens} are given values"
+    server.check_command(template, ("max_num_seqs", "max_num_batched_tokens"), "--restart-command", what)
 
 
 def _kind(http: Http) -> str:
@@ -294,7 +273,7 @@ def _kind(http: Http) -> str:
         if kind in owners:
             return kind
     admin = http.call(f"{http.root}/admin/config")
-    return "headway" if admin.status in (200, 403) and "json" in admin.headers.get("content-type", "") else "other"
+    return "headway" if admin.status in (200, 403) and "json" in admin.kind else "other"
 
 
 def _told(http: Http) -> Settings | None:
@@ -314,10 +293,3 @@ def _ours(told: Mapping[str, Any]) -> dict[str, Any]:
 
 def _with(config: Mapping[str, Any], current: Settings | None) -> dict[str, Any]:
     return {**config, **(current.given if current is not None else {})}
-
-
-def _words(answer: HttpAnswer) -> str:
-    body = answer.json
-    refused = body.get("error") if isinstance(body, dict) else None
-    words = refused.get("message") if isinstance(refused, dict) else None
-    return str(words) if words else f"HTTP {answer.status}."

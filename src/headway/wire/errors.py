@@ -28,6 +28,20 @@ def error_body(error: HeadwayError) -> bytes:
     )
 
 
+def error_text(body: bytes | str) -> str:
+    """The words in anybody's error body: OpenAI's shape, the other usual ones, or the text itself."""
+    try:
+        value = msgspec.json.decode(body)
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+        return body if isinstance(body, str) else body.decode("utf-8", "replace")
+    while isinstance(value, dict):
+        told = next((value[name] for name in ("error", "message", "detail", "msg") if value.get(name)), None)
+        if told is None:
+            break
+        value = told
+    return value if isinstance(value, str) else msgspec.json.encode(value).decode()
+
+
 def retry_headers(error: HeadwayError) -> dict[str, str]:
     """`Retry-After` in whole seconds, 1 to 60, and `retry-after-ms`, for errors that waiting can cure."""
     if not isinstance(error, Refused):

@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from functools import lru_cache
 from time import monotonic_ns
 
+from headway.core.errors import ConfigError
 from headway.wire.http_connection import NS_PER_S, Connection, Headers, HttpFault, NotHttp, TooSlow
 from headway.wire.http_pool import Pool, Server
 
@@ -171,12 +172,7 @@ class Exchange:
         self._fault = self._fault or HttpFault("the exchange was closed")
         self._pieces = []
         self._end()
-        if self._connection is not None:
-            self._connection.close()
-            self._connection = None
-        if self._task is not None:
-            self._task.cancel()
-            self._task = None
+        self._hang_up()
 
     def release(self) -> None:
         """The answer has said everything that matters: keep its connection if its end follows soon."""
@@ -290,6 +286,9 @@ class Exchange:
 
     def _give_up(self, fault: TooSlow) -> None:
         self._fail(fault)
+        self._hang_up()
+
+    def _hang_up(self) -> None:
         if self._connection is not None:
             self._connection.close()
             self._connection = None
@@ -358,6 +357,16 @@ def client_of(
 ) -> HttpClient:
     """A client with a pool of its own."""
     return HttpClient(Pool(server, connect_timeout_s=timeouts.connect_s), authority, headers or [], timeouts)
+
+
+def own_headers(api_key: str, whose: str = "The API key") -> list[tuple[bytes, bytes]]:
+    """What we say of ourselves in every request to an API. Raises `ConfigError` for a key that no header can hold."""
+    headers = [(b"user-agent", b"headway"), (b"accept-encoding", b"identity")]
+    if not api_key:
+        return headers
+    if not api_key.isascii() or not api_key.isprintable():
+        raise ConfigError(f"{whose} has characters that no header can hold.", param="api_key")
+    return [*headers, (b"authorization", b"Bearer " + api_key.encode())]
 
 
 def _lines(headers: Iterable[tuple[bytes, bytes]]) -> bytes:

@@ -10,6 +10,7 @@ from typing import Any
 
 import msgspec
 
+from headway.wire.errors import error_text
 from headway.wire.sse import DONE, EventParser
 from headway.workers.worker import Told, WorkerFailed
 
@@ -189,19 +190,7 @@ class Reading:
 
 def failure_told(data: bytes) -> WorkerFailed:
     """A worker's own error after a good status, in OpenAI's shape or another."""
-    return WorkerFailed(f"it failed: {words_of(data) or 'no words'}", code="worker_error", told=data)
-
-
-def words_of(data: bytes) -> str:
-    """The words in an error's JSON, cut to a length that can be shown."""
-    try:
-        value = msgspec.json.decode(data)
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
-        return data.decode("utf-8", "replace")[:_SHOWN_CHARS]
-    for _ in range(3):
-        if isinstance(value, dict):
-            value = next((value[name] for name in ("error", "message", "detail", "msg") if value.get(name)), "")
-    return value[:_SHOWN_CHARS] if isinstance(value, str) else ""
+    return WorkerFailed(f"it failed: {error_text(data)[:_SHOWN_CHARS] or 'no words'}", code="worker_error", told=data)
 
 
 def read_whole(told: Told, body: bytes) -> WorkerFailed | None:

@@ -12,8 +12,9 @@ from time import monotonic_ns
 from headway.core.errors import ConfigError
 from headway.core.fleet.worker import WorkerLoad
 from headway.wire.http_address import HttpAddress, http_address
-from headway.wire.http_client import HttpClient, Timeouts, client_of
+from headway.wire.http_client import HttpClient, Timeouts, client_of, own_headers
 from headway.wire.http_pool import Server
+from headway.wire.tls import tls_context
 from headway.workers.answer import RemoteAnswer
 from headway.workers.kinds import OPENAI, kind_named
 from headway.workers.patch import generates, patched
@@ -71,7 +72,7 @@ class RemoteWorker:
     ) -> None:
         self.config = config
         self.id = config.id
-        self.address = _address(config.url)
+        self.address = http_address(config.url)
         self.failures: Counter[str] = Counter()
         self.calls = 0
         self._timeouts = Timeouts(config.connect_s, config.first_byte_s, config.between_bytes_s, config.total_s)
@@ -143,7 +144,7 @@ class RemoteWorker:
 
     def move(self, url: str) -> None:
         """It is at another address from now on."""
-        self.address = _address(url)
+        self.address = http_address(url)
         self._client.move(_server(self.address, self._tls), self.address.authority)
 
     def _target(self, path: str) -> str:
@@ -153,14 +154,7 @@ class RemoteWorker:
         self.failures[failure.code or ""] += 1
 
     def _client_for(self, address: HttpAddress) -> HttpClient:
-        headers = [(b"user-agent", b"headway"), (b"accept-encoding", b"identity")]
-        if self.config.api_key:
-            key = self.config.api_key
-            if not key.isascii() or not key.isprintable():
-                raise ConfigError(
-                    f"The API key of worker {self.id!r} has characters that no header can hold.", param="api_key"
-                )
-            headers.append((b"authorization", b"Bearer " + key.encode()))
+        headers = own_headers(self.config.api_key, f"The API key of worker {self.id!r}")
         return client_of(_server(address, self._tls), address.authority, headers=headers, timeouts=self._timeouts)
 
 
@@ -171,35 +165,21 @@ def _forwarded(headers: Headers, *, known: bool) -> Headers:
     return tuple(kept)
 
 
-def _address(url: str) -> HttpAddress:
-    try:
-        return http_address(url)
-    except ValueError as error:
-        raise ConfigError(str(error), param="url") from None
-
-
 def _server(address: HttpAddress, tls: ssl.SSLContext | None) -> Server:
     return Server(address.host, address.port, tls)
 
 
 def _tls(config: RemoteConfig) -> ssl.SSLContext:
     try:
-        context = ssl.create_default_context(cafile=config.ca_file or None)
-    except (OSError, ssl.SSLError) as error:
-        raise ConfigError(
-            f"The certificates in {config.ca_file!r} for worker {config.id!r} cannot be used: {error}.", param="ca_file"
-        ) from None
-    context.set_alpn_protocols(["http/1.1"])
-    if not config.verify_tls:
-        context.check_hostname = False
-        context.verify_mode = ssl.CERT_NONE
-    return context
+        return tls_context(config.ca_file, verify=config.verify_tls)
+    except ValueError as error:
+        raise ConfigError(f"Worker {config.id!r}: {error}.", param="ca_file") from None
 
 
 def _gpu_client(config: RemoteConfig) -> tuple[HttpClient, str] | None:
     """Who tells how much memory its GPUs have left, and at which path."""
     if not config.gpu_metrics_url:
         return None
-    address = _address(config.gpu_metrics_url.removesuffix("/metrics"))
+    address = http_address(config.gpu_metrics_url.removesuffix("/metrics"))
     tls = _tls(config) if address.scheme == "https" else None
     return client_of(_server(address, tls), address.authority), f"{address.root}/metrics"

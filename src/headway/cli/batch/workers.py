@@ -17,19 +17,12 @@ from headway.wire.http_address import http_address
 
 def workers_of(asked: Asked) -> Sequence[Worker]:
     """Raises `ConfigError`."""
-    urls = [_plain(url) for url in asked.work.url]
+    urls = [http_address(url).url for url in asked.work.url]
     if len(set(urls)) < len(urls):
         raise ConfigError("--url names a server twice; each is one worker, whose concurrency is found out.")
     if asked.work.on == "ray":
         return _on_ray(asked, urls)
     return [_server(asked, url, key_of_environment(url) or "") for url in urls] if urls else [_engine(asked)]
-
-
-def _plain(url: str) -> str:
-    try:
-        return http_address(url).url
-    except ValueError as error:
-        raise ConfigError(str(error), param="url") from None
 
 
 def _on_ray(asked: Asked, urls: Sequence[str]) -> Sequence[Worker]:

@@ -9,7 +9,8 @@ from dataclasses import dataclass, field
 from prometheus_client.parser import text_string_to_metric_families
 
 from headway.metrics.worker_signals import read_load
-from headway.wire.asker import Answer, Asker, Unreachable
+from headway.wire.asker import Asker, Unreachable
+from headway.wire.blocking import Answer
 
 # Servers without `/metrics` that tell their load elsewhere.
 LOAD_PATHS = ("/load", "/v1/loads", "/slots")

@@ -17,6 +17,7 @@ from rich.console import Console
 
 from headway.cli.bench.flags import taken
 from headway.cli.bench.run import watched
+from headway.cli.interrupt import heard
 from headway.cli.stages import stages
 from headway.cli.tune.flags import ResultOptions, TuneOptions, options_of, profile_of
 from headway.cli.tune.local import local_server, words_of
@@ -103,12 +104,8 @@ def _ends_by_exception() -> Iterator[None]:
     def leave(_number: int, _frame: FrameType | None) -> None:
         raise KeyboardInterrupt
 
-    earlier = {number: signal.signal(number, leave) for number in (signal.SIGTERM, signal.SIGHUP)}
-    try:
+    with heard((signal.SIGTERM, signal.SIGHUP), leave):
         yield
-    finally:
-        for number, handler in earlier.items():
-            signal.signal(number, handler)
 
 
 def _audience(*, quiet: bool) -> Audience:

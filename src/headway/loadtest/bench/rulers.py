@@ -17,7 +17,7 @@ import msgspec
 from headway.loadtest.client.address import Tls
 from headway.loadtest.client.request import RequestTemplate, RequestWriter
 from headway.loadtest.errors import InvalidPlan, LoadTestError, Rejected
-from headway.loadtest.side.channel import SideChannel
+from headway.loadtest.side.channel import channel_to
 from headway.workload.item import Item
 from headway.workload.tokens import Calibration, Counted, Measure, TokenizerFile
 from headway.workload.words import WORDS, single_token_words
@@ -81,10 +81,10 @@ class ServerCount:
         return tokens
 
     def _asked(self, text: str) -> int:
-        channel = self._channel.get(lambda: SideChannel.of(self.template, self.tls, TIMEOUT_S))
+        channel = self._channel.get(lambda: channel_to(self.template, self.tls, TIMEOUT_S))
         body = msgspec.json.encode({**self.body, self.text_field: text})
         try:
-            answer = channel.post(f"{self.template.address.root}/tokenize", body, {"content-type": "application/json"})
+            answer = channel.ask("POST", f"{self.template.address.root}/tokenize", body)
         except OSError as error:
             raise Rejected(f"The server's /tokenize cannot be asked: {error}. Use --tokenizer PATH or none.") from None
         reply = answer.json if answer.status == 200 else None
@@ -174,9 +174,9 @@ def input_tokens_of(template: RequestTemplate, tls: Tls, text: str) -> int | Non
     writer = RequestWriter(replace(template, stream=False, choices=1))
     tenant = next(iter(template.tenant_headers), "")
     headers = {name: value for name, value in writer.headers(tenant).items() if name != "host"}
-    channel = SideChannel.of(template, tls, TIMEOUT_S)
+    channel = channel_to(template, tls, TIMEOUT_S)
     try:
-        answer = channel.post(writer.path, writer.body(Item(1, 1), text), headers)
+        answer = channel.ask("POST", writer.path, writer.body(Item(1, 1), text), headers)
     except OSError:
         return None
     finally:

@@ -20,14 +20,13 @@ from headway.loadtest.client.address import Tls
 from headway.loadtest.client.request import RequestTemplate
 from headway.loadtest.errors import InvalidPlan, LoadTestError, Rejected, TlsFailed, Unreachable
 from headway.loadtest.side.aside import aside
-from headway.loadtest.side.channel import SideChannel
+from headway.loadtest.side.channel import asked, refusal
 from headway.loadtest.side.reach import reach
 
 READY_S = 600.0
 STOP_S = 30.0
 LOOK_EVERY_S = 0.25
 ATTEMPT_S = 2.0
-ASK_S = 60.0  # for its settings to be changed, and its models listed
 
 
 # -- one that runs -----------------------------------------------------------------------------------------------------
@@ -43,7 +42,7 @@ class Live:
 
     def check(self, names: Sequence[str]) -> None:
         """Raises InvalidPlan for a setting that the server does not have. Blocks."""
-        known = self._call("GET", "config", None)
+        known = self._call("config")
         for name in names:
             if name.replace("-", "_") not in known:
                 nearest = get_close_matches(name.replace("-", "_"), known, 1)
@@ -54,32 +53,21 @@ class Live:
         """Raises `Rejected` when the server does not take one of them. Blocks."""
         wanted = {name.replace("-", "_"): _number(value) for name, value in settings.items()}
         if not self._before:
-            body = self._call("GET", "config", None)
+            body = self._call("config")
             self._before = {name: body[name] for name in wanted if name in body}
-        self._call("POST", "reconfigure", wanted)
+        self._call("reconfigure", wanted)
 
     def restore(self) -> None:
         if self._before:
-            self._call("POST", "reconfigure", self._before)
+            self._call("reconfigure", self._before)
 
-    def _call(self, method: str, route: str, body: Mapping[str, Any] | None) -> dict[str, Any]:
-        address = self._template.address
-        path = f"{address.root}/admin/{route}"
-        channel = SideChannel.of(self._template, self._tls, ASK_S)
-        try:
-            headers = {"content-type": "application/json"}
-            answer = channel.get(path) if method == "GET" else channel.post(path, msgspec.json.encode(body), headers)
-        except OSError as error:
-            raise Unreachable(f"{address.authority}{path} cannot be asked: {error}") from None
-        finally:
-            channel.close()
-        body = answer.json
-        if answer.status == 200 and isinstance(body, dict):
-            return body
-        refused = body.get("error") if isinstance(body, dict) else None
-        words = refused.get("message") if isinstance(refused, dict) else f"HTTP {answer.status}"
+    def _call(self, route: str, settings: Mapping[str, Any] | None = None) -> dict[str, Any]:
+        path = f"{self._template.address.root}/admin/{route}"
+        answer = asked(self._template, self._tls, path, settings)
+        if answer.status == 200 and isinstance(told := answer.json, dict):
+            return told
         raise Rejected(
-            f"The server does not take these settings while it runs: {words} Only headway has {path}; "
+            f"The server does not take these settings while it runs: {refusal(answer)} Only headway has {path}; "
             "for others use --server-command."
         )
 
@@ -95,17 +83,22 @@ def _number(text: str) -> Any:
 # -- one that is started -----------------------------------------------------------------------------------------------
 
 
-def check_command(template: str, names: Sequence[str]) -> None:
-    """Raises InvalidPlan unless the command has a place for each setting, and no other."""
+def check_command(
+    template: str,
+    names: Sequence[str],
+    flag: str = "--server-command",
+    what: str = "which no --setting gives values",
+) -> None:
+    """Raises InvalidPlan unless the command has a place for each setting, and no other; `what` is said of that."""
     try:
         places = {place for _, place, _, _ in string.Formatter().parse(template) if place is not None}
         shlex.split(template)
     except ValueError as error:
-        raise InvalidPlan(f"--server-command cannot be read: {error}.") from None
+        raise InvalidPlan(f"{flag} cannot be read: {error}.") from None
     if missing := [name for name in names if name not in places]:
-        raise InvalidPlan(f"--server-command has no place for {', '.join(missing)}: write {{{missing[0]}}} into it.")
+        raise InvalidPlan(f"{flag} has no place for {', '.join(missing)}: write {{{missing[0]}}} into it.")
     if unknown := sorted(places - set(names)):
-        raise InvalidPlan(f"--server-command has {{{unknown[0]}}}, which no --setting gives values.")
+        raise InvalidPlan(f"{flag} has {{{unknown[0]}}}, {what}.")
 
 
 def _private(log: Path) -> BinaryIO:
@@ -114,7 +107,7 @@ def _private(log: Path) -> BinaryIO:
     return log.open("ab")
 
 
-def command(template: str, settings: Mapping[str, str]) -> list[str]:
+def command(template: str, settings: Mapping[str, object]) -> list[str]:
     """The words of the command. A value stays one word, whatever is in it."""
     return [word.format(**settings) for word in shlex.split(template)]
 
@@ -157,21 +150,12 @@ async def _answers(template: RequestTemplate, tls: Tls) -> bool:
     """Whether it lists its models: a server that loads one may listen long before."""
     try:
         await reach(template.address, tls.context_for(template.address), ATTEMPT_S)
-        return await aside(lambda: _lists_models(template, tls))
+        answer = await aside(lambda: asked(template, tls, template.address.path("/models")))
+        return answer.status not in {404, 502, 503}
     except TlsFailed:
         raise
     except LoadTestError:
         return False
-
-
-def _lists_models(template: RequestTemplate, tls: Tls) -> bool:
-    channel = SideChannel.of(template, tls, ASK_S)
-    try:
-        return channel.get(template.address.path("/models")).status not in {404, 502, 503}
-    except OSError:
-        return False
-    finally:
-        channel.close()
 
 
 async def _end(process: asyncio.subprocess.Process) -> None:

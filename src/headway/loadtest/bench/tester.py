@@ -13,7 +13,7 @@ from dataclasses import dataclass, field, replace
 
 import msgspec
 
-from headway.loadtest.bench.delivered import length_remarks
+from headway.loadtest.answers import answers
 from headway.loadtest.bench.oom import out_of_memory
 from headway.loadtest.bench.options import Concurrency, Options, Profile, Ramp, Told, load_options
 from headway.loadtest.bench.profiles import Offered, Terms, offer
@@ -32,7 +32,7 @@ from headway.loadtest.runner.interrupts import keeping
 from headway.loadtest.runner.plan import ClosedLoad, Plan
 from headway.loadtest.runner.progress import Progress
 from headway.loadtest.side.aside import aside
-from headway.loadtest.side.channel import SideChannel
+from headway.loadtest.side.channel import channel_to
 from headway.loadtest.side.discover import Discovered, discover
 from headway.loadtest.side.models import card_of, read_models
 from headway.loadtest.side.noted import check_notes, note
@@ -262,7 +262,7 @@ class Tester:
             client_failed=measured.client_failed,
         )
         verdict.remarks += [
-            f"{name[:1].upper()}{name[1:]}: {told}." for name, told in _remarks(table, measured, options).items()
+            f"{name[:1].upper()}{name[1:]}: {told}." for name, told in _remarks(table, measured, options, load).items()
         ]
         run = Run(
             started_at=measured.started_at,
@@ -318,7 +318,7 @@ def _as_far_as_it_came(load: Load, table: RecordTable) -> tuple[Load, float]:
     return msgspec.structs.replace(load, warmup_s=warmup_s, cooldown_s=0.0), until_s
 
 
-def _remarks(table: RecordTable, measured: runner.Measured, options: Options) -> dict[str, str]:
+def _remarks(table: RecordTable, measured: runner.Measured, options: Options, load: Load) -> dict[str, str]:
     """What went otherwise than one would think, by name."""
     remarks = {}
     if measured.notes:
@@ -336,7 +336,7 @@ def _remarks(table: RecordTable, measured: runner.Measured, options: Options) ->
         again = sum(record.retries > 0 for record in table.records)
         remarks["retries"] = f"{retries:,} after Retry-After, of {again:,} of {len(table):,} requests"
     given = kind_of(options.text.prompts) == "given"
-    remarks |= length_remarks(table.records, measured.off_lengths, given=given, choices=options.server.n)
+    remarks |= answers(table.records, load).off_lengths(measured.off_lengths, of=len(table), given=given)
     told = [record for record in table.records if record.cached_tokens >= 0 and record.input_tokens > 0]
     if told:
         share = sum(record.cached_tokens for record in told) / sum(record.input_tokens for record in told)
@@ -351,7 +351,7 @@ def _remarks(table: RecordTable, measured: runner.Measured, options: Options) ->
 
 def _max_model_len(template: RequestTemplate, tls: Tls) -> int | None:
     """The longest request, if the server's list of models tells."""
-    channel = SideChannel.of(template, tls, TIMEOUT_S)
+    channel = channel_to(template, tls, TIMEOUT_S)
     try:
         card = card_of(read_models(channel.json(template.address.path("/models"))), template.model)
     finally:

@@ -13,17 +13,18 @@ from __future__ import annotations
 import asyncio
 import errno
 import resource
-import ssl
 from collections.abc import Callable
 from time import monotonic_ns
 from typing import TYPE_CHECKING
 
 from headway.loadtest.client.limits import NS_PER_S
-from headway.loadtest.client.reading import Reading, error_text, read_whole
+from headway.loadtest.client.reading import Reading, read_whole
 from headway.loadtest.client.refusal import fate_of_status, least_wait_s, retry_after_s
 from headway.loadtest.record import CLIENT_ERROR, IN_ONE_PIECE, Fate, Record
+from headway.wire.errors import error_text
 from headway.wire.http_client import STALE_NS
 from headway.wire.http_connection import Connection, Cut, Headers, HttpFault, NotHttp
+from headway.wire.http_pool import words_of
 
 if TYPE_CHECKING:
     from headway.loadtest.client.client import Client
@@ -277,13 +278,9 @@ def describe(reason: Exception | None) -> str:
     """A connection's failure in few words; this machine's own limits begin with `CLIENT_ERROR`."""
     if reason is None:
         return "connection closed"
-    if isinstance(reason, ConnectionRefusedError):
-        return "connection refused"
     if isinstance(reason, ConnectionResetError | BrokenPipeError):
         return "connection reset"
-    if isinstance(reason, ssl.SSLError):
-        return f"TLS failed: {reason.reason or reason}"
     if isinstance(reason, OSError) and reason.errno in _OWN_LIMITS:
         limit = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
         return f"{CLIENT_ERROR}{reason.strerror} (this process may open {limit} files; see ulimit -n)"
-    return str(reason) or type(reason).__name__
+    return words_of(reason)

@@ -14,6 +14,7 @@ import msgspec
 
 from headway.loadtest.client.shares import Shares, shares
 from headway.loadtest.record import CountedBy, Fate, Record
+from headway.wire.errors import error_text
 from headway.wire.sse import Event, EventParser
 
 MAX_GAP_TOKENS = 65_535
@@ -385,17 +386,3 @@ def read_whole(record: Record, body: bytes) -> tuple[str, str]:
         return broken, ""
     texts = [choice.text or (_words_of(choice.message)[0] if choice.message else "") for choice in answer.choices]
     return "", "".join(texts)
-
-
-def error_text(body: bytes | str) -> str:
-    """The words in an error's body: OpenAI's shape, the other usual ones, or the text itself."""
-    try:
-        value = msgspec.json.decode(body)
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
-        return body if isinstance(body, str) else body.decode("utf-8", "replace")
-    for name in ("error", "message", "detail", "msg"):
-        if isinstance(value, dict) and value.get(name):
-            value = value[name]
-            if isinstance(value, dict):
-                return error_text(msgspec.json.encode(value))
-    return value if isinstance(value, str) else msgspec.json.encode(value).decode()

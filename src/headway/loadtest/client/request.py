@@ -13,9 +13,10 @@ from urllib.parse import quote, unquote_plus
 
 import msgspec
 
-from headway.loadtest.client.address import PATHS, Address, Endpoint
+from headway.loadtest.client.address import PATHS, Endpoint
 from headway.loadtest.errors import InvalidPlan
 from headway.loadtest.redact import Redactor, hidden_in, in_urls, secrets_in
+from headway.wire.http_address import HttpAddress
 from headway.workload.item import Item
 
 # Text, token ids (completions only), chat messages, or a whole JSON body that is sent as it is.
@@ -44,7 +45,7 @@ class Accepted:
 class RequestTemplate:
     """What all requests of a run have in common. Headers may hold keys, so they are never shown."""
 
-    address: Address
+    address: HttpAddress
     model: str
     endpoint: Endpoint = "chat"
     stream: bool = True

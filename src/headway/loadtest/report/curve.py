@@ -21,7 +21,6 @@ from headway.loadtest.report.wording import (
     UNKNOWN,
     count,
     duration_or_bound,
-    is_told,
     per_second,
     percent,
     scale,
@@ -117,7 +116,7 @@ def _of_probe(label: str, probe: Probe, *, holds: bool | None, why: str, chosen:
         verdict=probe.verdict,
         request_rate=probe.request_rate,
         output_token_rate=None,
-        p99={name: found for name, found in probe.p99_s.items() if is_told(found)},
+        p99={name: found for name, found in probe.p99_s.items() if found.known is not None},
         good=probe.good,
         kv_used_ratio=probe.kv_used_ratio,
         load=probe.load,
@@ -295,8 +294,8 @@ def figure(curve: Curve) -> Figure:
 
 
 def _height(found: Interval) -> float:
-    """Where it is drawn: at its value, or at what it is at least."""
-    return found.value if found.value is not None else found.low or 0.0
+    """Where it is drawn."""
+    return found.known or 0.0
 
 
 def _traces(known: Sequence[CurvePoint], quantity: str) -> list[PlotTrace]:

@@ -17,7 +17,6 @@ from headway.loadtest.report.wording import (
     count,
     duration,
     duration_or_bound,
-    is_told,
     limit_text,
     per_second,
     percent,
@@ -124,12 +123,12 @@ def percentile(run: Run, quantity: str, key: str = "99") -> Interval | None:
     """
     found = run.summary.overall.distributions.get(quantity)
     interval = found.percentiles.get(key) if found is not None else None
-    return interval if interval is not None and is_told(interval) else None
+    return interval if interval is not None and interval.known is not None else None
 
 
 def percentile_cell(found: Distribution, key: str, factor: float, limit_s: float | None = None) -> Cell:
     interval = found.percentiles.get(key)
-    if interval is None or not is_told(interval):
+    if interval is None or interval.known is None:
         return Cell(TOO_SMALL, tone="quiet")
     over = "bad" if tone(interval, limit_s) == "bad" else ""
     if interval.value is None:  # it lies among those that nobody waited for
@@ -142,7 +141,7 @@ def tone(interval: Interval | None, limit_s: float | None) -> str:
     if interval is None or limit_s is None:
         return ""
     if interval.value is None:
-        return "bad" if interval.low is not None and interval.low > limit_s else ""
+        return "bad" if interval.at_least is not None and interval.at_least > limit_s else ""
     return "bad" if interval.value > limit_s else "good"
 
 
@@ -327,7 +326,8 @@ def _ok_ratio(group: Group) -> float | None:
 def _with_unit(found: Distribution | None, key: str) -> Cell:
     interval = found.percentiles.get(key) if found is not None else None
     if interval is None or interval.value is None:
-        return Cell(duration_or_bound(interval), tone="" if interval is not None and is_told(interval) else "quiet")
+        quiet = interval is None or interval.known is None
+        return Cell(duration_or_bound(interval), tone="quiet" if quiet else "")
     factor, _ = scale(interval.value)
     return Cell(duration(interval.value), within(interval, factor))
 

@@ -11,7 +11,7 @@ from headway.loadtest.compare import UNKNOWN as UNKNOWN_STATE
 from headway.loadtest.report.palette import paint
 from headway.loadtest.report.plot import Figure, PlotTrace, Row, latency_axis, points, stack
 from headway.loadtest.report.tables import Cell, Table
-from headway.loadtest.report.wording import LATENCIES, TOO_SMALL, UNKNOWN, duration, is_told, scale, significant, within
+from headway.loadtest.report.wording import LATENCIES, TOO_SMALL, UNKNOWN, duration, scale, significant, within
 from headway.loadtest.result import Interval, Run
 
 RATES = {
@@ -50,7 +50,7 @@ def _said(condition: Condition) -> str:
 
 def differences(found: Comparison) -> Table:
     """B against A, figure by figure. Only what exceeds noise is marked as better or worse."""
-    rows = [_row(figure) for figure in found.figures if is_told(figure.a) or is_told(figure.b)]
+    rows = [_row(figure) for figure in found.figures if any(one.known is not None for one in (figure.a, figure.b))]
     note = (
         "Change: B − A with its 95% confidence interval. More than noise: it leaves out zero also at the level that is"
         " left for one of so many figures (Holm); if nothing changed, any does so in one comparison of twenty."
@@ -82,7 +82,7 @@ def _row(figure: Difference) -> tuple[Cell, ...]:
 def _value(found: Interval, factor: float) -> Cell:
     if found.value is not None:
         return Cell(significant(found.value * factor))
-    return Cell(within(found, factor)) if is_told(found) else Cell(TOO_SMALL, tone="quiet")
+    return Cell(within(found, factor)) if found.known is not None else Cell(TOO_SMALL, tone="quiet")
 
 
 def _change(change: Interval, factor: float, tone: str) -> Cell:
@@ -112,7 +112,7 @@ def _unit(figure: Difference) -> tuple[float, str]:
         return 100.0, "%"
     if figure.name.partition(" ")[0] not in LATENCIES:
         return 1.0, ""
-    values = (figure.a.value, figure.b.value, figure.a.low, figure.b.low)
+    values = (figure.a.value, figure.b.value, figure.a.at_least, figure.b.at_least)
     return scale(next((value for value in values if value is not None), 0.0))
 
 

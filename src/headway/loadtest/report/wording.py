@@ -131,27 +131,17 @@ def within(interval: Interval, factor: float = 1.0) -> str:
     return f"≥ {low}" if low is not None else f"≤ {high}" if high is not None else ""
 
 
-def is_told(interval: Interval) -> bool:
-    """Whether there is anything to say: a value, or for want of one a bound."""
-    return interval.value is not None or interval.low is not None
-
-
 def duration_or_bound(interval: Interval | None) -> str:
     """A time, "≥ x", or that there are too few samples."""
-    if interval is None or not is_told(interval):
+    if interval is None or interval.known is None:
         return TOO_SMALL
-    return duration(interval.value) if interval.value is not None else f"≥ {duration(interval.low)}"
+    return duration(interval.value) if interval.value is not None else f"≥ {duration(interval.at_least)}"
 
 
 def typical(distribution: Distribution) -> float:
     """A size by which to choose the unit: the median, else what there is."""
     median = distribution.percentiles.get("50")
-    for value in (
-        median.value if median else None,
-        median.low if median else None,
-        distribution.mean,
-        distribution.max,
-    ):
+    for value in (median.known if median else None, distribution.mean, distribution.max):
         if value is not None:
             return value
     return 0.0

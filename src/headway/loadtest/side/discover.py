@@ -9,15 +9,17 @@ from dataclasses import dataclass
 from typing import Any
 
 from headway.loadtest.client.address import Tls
-from headway.loadtest.client.reading import Reading, error_text, read_whole
+from headway.loadtest.client.reading import Reading, read_whole
 from headway.loadtest.client.refusal import retry_after_s
 from headway.loadtest.client.request import Accepted, RequestTemplate, RequestWriter
 from headway.loadtest.errors import LoadTestError, Rejected, Unanswered, Unauthorised, UnknownModel, Unreachable
 from headway.loadtest.record import Record
 from headway.loadtest.side.aside import aside
-from headway.loadtest.side.channel import HttpAnswer, SideChannel
+from headway.loadtest.side.channel import channel_to
 from headway.loadtest.side.models import read_models
 from headway.loadtest.side.reach import reach
+from headway.wire.blocking import Answer, Channel
+from headway.wire.errors import error_text
 from headway.workload.item import Item
 
 PROBE = Item(input_tokens=8, output_tokens=4)
@@ -61,7 +63,7 @@ async def discover(
     """Connects, lists models, sends a few requests of 4 tokens. Without a model, the first is taken."""
     tls = tls or Tls()
     await reach(template.address, tls.context_for(template.address), connect_timeout_s)
-    channel = SideChannel.of(template, tls, timeout_s)
+    channel = channel_to(template, tls, timeout_s)
     probe = _Probe(template, channel, timeout_s)
     try:
         return await aside(probe.run)
@@ -72,7 +74,7 @@ async def discover(
 
 
 class _Probe:
-    def __init__(self, template: RequestTemplate, channel: SideChannel, timeout_s: float) -> None:
+    def __init__(self, template: RequestTemplate, channel: Channel, timeout_s: float) -> None:
         self._template = template
         self._channel = channel
         self._timeout_s = timeout_s
@@ -109,7 +111,7 @@ class _Probe:
                 listed = listed or tuple(card.id for card in read_models(answer.json))
         return listed
 
-    def _get(self, path: str, headers: Mapping[str, str], timeout_s: float) -> HttpAnswer:
+    def _get(self, path: str, headers: Mapping[str, str], timeout_s: float) -> Answer:
         names = {**self._template.common_headers(), **{name.lower(): value for name, value in headers.items()}}
         channel = self._channel.with_headers(names, timeout_s)
         try:
@@ -145,7 +147,7 @@ class _Probe:
             + (f"It serves: {shown}." if models else "It does not say which it serves.")
         )
 
-    def _unauthorised(self, answer: HttpAnswer, tenant: str = "") -> Unauthorised:
+    def _unauthorised(self, answer: Answer, tenant: str = "") -> Unauthorised:
         whose = f" of tenant {tenant!r}" if tenant else ""
         given = any(
             "authorization" in name.lower() or "key" in name.lower()
@@ -162,7 +164,7 @@ class _Probe:
 
     # -- a small request -----------------------------------------------------------------------------------------------
 
-    def _negotiate(self, template: RequestTemplate, models: Sequence[str]) -> tuple[Accepted, HttpAnswer]:
+    def _negotiate(self, template: RequestTemplate, models: Sequence[str]) -> tuple[Accepted, Answer]:
         """Leave out what is refused, until the server answers."""
         accepted = template.accepted
         while True:
@@ -192,14 +194,16 @@ class _Probe:
             return dataclasses.replace(accepted, **without)
         return None
 
-    def _post(self, template: RequestTemplate) -> HttpAnswer:
+    def _post(self, template: RequestTemplate) -> Answer:
         writer = RequestWriter(template)
         tenant = "" if "authorization" in template.common_headers() else next(iter(template.tenant_headers), "")
         headers = {name: value for name, value in writer.headers(tenant).items() if name != "host"}
         body = writer.body(PROBE, PROBE_PROMPT)
         for attempt in range(MAX_WAITS + 1):
             try:
-                answer = self._channel.post(writer.path, body, headers, _finished if template.stream else None)
+                answer = self._channel.ask(
+                    "POST", writer.path, body, headers, finished=_finished if template.stream else None
+                )
             except TimeoutError:
                 raise Rejected(
                     f"{self._where} did not finish a request of {PROBE.output_tokens} tokens in {self._timeout_s:g} s. "
@@ -214,7 +218,7 @@ class _Probe:
             time.sleep(min(MAX_WAIT_S, wait_s if wait_s >= 0 else 1.0))
         return answer
 
-    def _rejected(self, answer: HttpAnswer, words: str) -> Rejected:
+    def _rejected(self, answer: Answer, words: str) -> Rejected:
         path = f"{self._template.address.base}/…"
         advice = {
             404: f" There is no such route under {self._template.address.base or '/'}; check the URL's path.",
@@ -229,13 +233,13 @@ class _Probe:
 
     # -- its answer ----------------------------------------------------------------------------------------------------
 
-    def _look_at(self, template: RequestTemplate, accepted: Accepted, answer: HttpAnswer) -> Accepted:
+    def _look_at(self, template: RequestTemplate, accepted: Accepted, answer: Answer) -> Accepted:
         record = Record(0, "", "", PROBE.input_tokens, PROBE.output_tokens, 0)
         if not template.stream:
             wrong, _ = read_whole(record, answer.body)
             if not wrong and record.output_tokens < 0:
                 self._notes.append("the server tells no usage: tokens are not counted")
-        elif "application/json" in answer.headers.get("content-type", ""):
+        elif "application/json" in answer.kind:
             wrong = "it answers in one piece where a stream was asked for; test it without streaming"
         else:
             wrong = self._look_at_stream(template, accepted, answer, record)
@@ -243,7 +247,7 @@ class _Probe:
             raise Rejected(f"{self._where} answers a small request, and {wrong}.")
         return accepted
 
-    def _look_at_stream(self, template: RequestTemplate, accepted: Accepted, answer: HttpAnswer, record: Record) -> str:
+    def _look_at_stream(self, template: RequestTemplate, accepted: Accepted, answer: Answer, record: Record) -> str:
         reading = Reading(record, choices=template.choices)
         reading.feed(answer.body, 0)
         reading.judge()

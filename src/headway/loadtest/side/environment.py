@@ -10,9 +10,9 @@ from pathlib import Path
 from typing import Any
 
 from headway.loadtest.result import Environment
-from headway.loadtest.side.channel import SideChannel
 from headway.loadtest.side.models import Card, card_of, read_models
 from headway.metrics.worker_signals import Sample
+from headway.wire.blocking import Channel
 
 # What of a server's own settings says something about its speed.
 _SGLANG = [
@@ -57,7 +57,7 @@ _HEADWAY_CONFIG = [
 ]
 
 
-def environment_of(channel: SideChannel, root: str, base: str, model: str, sample: Sample | None) -> Environment:
+def environment_of(channel: Channel, root: str, base: str, model: str, sample: Sample | None) -> Environment:
     """Blocks for a few small requests. `sample` is one scrape of the server's metrics, if there was one."""
     cards = read_models(channel.json(f"{base}/models"))
     card = card_of(cards, model)
@@ -99,13 +99,13 @@ def _named(name: str, version: Any) -> str:
     return f"{name} {version}" if version else name
 
 
-def _headway(channel: SideChannel, root: str, found: Environment) -> None:
+def _headway(channel: Channel, root: str, found: Environment) -> None:
     """Its configuration is told to its own machine only, whose CPU is then the device; from elsewhere, use notes."""
-    version = _dict(channel.json(f"{root}/version"))
+    version = channel.json(f"{root}/version")
     found.framework = _named("headway", version.get("version"))
-    load = _dict(channel.json(f"{root}/load"))
+    load = channel.json(f"{root}/load")
     found.flags |= _settings(load, _HEADWAY)
-    config = _dict(channel.json(f"{root}/admin/config"))
+    config = channel.json(f"{root}/admin/config")
     found.flags |= _settings(config, _HEADWAY_CONFIG)
     told = {**config, **version}
     found.precision = _text(told, "precision", "dtype")
@@ -121,12 +121,12 @@ def _headway(channel: SideChannel, root: str, found: Environment) -> None:
         found.memory_bytes = load["memory_bytes"]
 
 
-def _vllm(channel: SideChannel, root: str, found: Environment) -> None:
-    found.framework = _named("vLLM", _dict(channel.json(f"{root}/version")).get("version"))
+def _vllm(channel: Channel, root: str, found: Environment) -> None:
+    found.framework = _named("vLLM", channel.json(f"{root}/version").get("version"))
 
 
-def _sglang(channel: SideChannel, root: str, found: Environment) -> None:
-    told = _dict(channel.json(f"{root}/get_server_info"))
+def _sglang(channel: Channel, root: str, found: Environment) -> None:
+    told = channel.json(f"{root}/get_server_info")
     found.framework = _named("SGLang", told.get("version"))
     found.flags |= _settings(told, _SGLANG)
     found.precision = told.get("dtype") if isinstance(told.get("dtype"), str) and told["dtype"] != "auto" else None
@@ -137,8 +137,8 @@ def _sglang(channel: SideChannel, root: str, found: Environment) -> None:
         found.device_count = told["tp_size"] * (told["dp_size"] if isinstance(told.get("dp_size"), int) else 1)
 
 
-def _llamacpp(channel: SideChannel, root: str, found: Environment) -> None:
-    told = _dict(channel.json(f"{root}/props"))
+def _llamacpp(channel: Channel, root: str, found: Environment) -> None:
+    told = channel.json(f"{root}/props")
     found.framework = _named("llama.cpp", told.get("build_info"))
     found.flags |= _settings(told, ["total_slots"])
     found.flags |= _settings(_dict(told.get("default_generation_settings")), ["n_ctx"])
@@ -146,8 +146,8 @@ def _llamacpp(channel: SideChannel, root: str, found: Environment) -> None:
         found.flags["model_file"] = told["model_path"].rpartition("/")[2]
 
 
-def _tgi(channel: SideChannel, root: str, found: Environment) -> None:
-    told = _dict(channel.json(f"{root}/info"))
+def _tgi(channel: Channel, root: str, found: Environment) -> None:
+    told = channel.json(f"{root}/info")
     found.framework = _named("TGI", told.get("version"))
     found.flags |= _settings(told, _TGI)
     if isinstance(told.get("model_dtype"), str):

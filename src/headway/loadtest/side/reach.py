@@ -6,11 +6,12 @@ import asyncio
 import socket
 import ssl
 
-from headway.loadtest.client.address import Address
+from headway.loadtest.client.exchange import describe
 from headway.loadtest.errors import TlsFailed, Unreachable
+from headway.wire.http_address import HttpAddress
 
 
-async def reach(address: Address, tls: ssl.SSLContext | None, timeout_s: float) -> tuple[str, int]:
+async def reach(address: HttpAddress, tls: ssl.SSLContext | None, timeout_s: float) -> tuple[str, int]:
     """An address and port that a connection, encrypted if it must be, can be made to. Raises `LoadTestError`s."""
     loop = asyncio.get_running_loop()
     where = address.authority
@@ -45,7 +46,7 @@ async def reach(address: Address, tls: ssl.SSLContext | None, timeout_s: float) 
             failure = error
         else:
             return host, port
-    raise Unreachable(f"No connection to {where}: {_words(failure)}. Is the server running, and the port right?")
+    raise Unreachable(f"No connection to {where}: {describe(failure)}. Is the server running, and the port right?")
 
 
 async def _connect(host: str, port: int, tls: ssl.SSLContext | None, name: str | None, timeout_s: float) -> None:
@@ -53,11 +54,3 @@ async def _connect(host: str, port: int, tls: ssl.SSLContext | None, name: str |
     async with asyncio.timeout(timeout_s):
         transport, _ = await loop.create_connection(asyncio.Protocol, host, port, ssl=tls, server_hostname=name)
     transport.abort()
-
-
-def _words(failure: Exception) -> str:
-    if isinstance(failure, ConnectionRefusedError):
-        return "connection refused"
-    if isinstance(failure, ConnectionResetError):
-        return "connection reset"
-    return str(failure) or type(failure).__name__

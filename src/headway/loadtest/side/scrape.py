@@ -14,8 +14,9 @@ from headway.loadtest.client.address import Tls, parse_url
 from headway.loadtest.client.limits import NS_PER_S
 from headway.loadtest.client.request import RequestTemplate
 from headway.loadtest.result import Signals
-from headway.loadtest.side.channel import HttpAnswer, SideChannel
+from headway.loadtest.side.channel import channel_to
 from headway.metrics.worker_signals import Sample, read_load, read_metrics
+from headway.wire.blocking import Answer, Channel
 
 TIMEOUT_S = 5.0
 LAST_S = 1.0  # for the answer that is on its way when the run is over
@@ -31,40 +32,40 @@ KEPT = (
     "desired_replicas",
 )
 
-Reader = Callable[[HttpAnswer], Sample | None]
+Reader = Callable[[Answer], Sample | None]
 Place = tuple[str, Reader]  # a path, and how its answer is read
 
 
-def of_text(answer: HttpAnswer) -> Sample | None:
+def of_text(answer: Answer) -> Sample | None:
     """Prometheus' text."""
-    return read_metrics(answer.body.decode("utf-8", "replace"))
+    return read_metrics(answer.text)
 
 
-def of_json(answer: HttpAnswer) -> Sample | None:
+def of_json(answer: Answer) -> Sample | None:
     return read_load(answer.json)
 
 
 def channel_of(
     template: RequestTemplate, tls: Tls, metrics_url: str | None = None, timeout_s: float = TIMEOUT_S
-) -> tuple[SideChannel, list[Place]]:
+) -> tuple[Channel, list[Place]]:
     """How the server's signals are asked for, and where they may be. Keys go to the tested server only."""
     root = template.address.root
     if metrics_url is None:
         places: list[Place] = [(f"{root}/metrics", of_text), (f"{root}/load", of_json), (f"{root}/v1/loads", of_json)]
-        return SideChannel.of(template, tls, timeout_s), places
+        return channel_to(template, tls, timeout_s), places
     address, _ = parse_url(metrics_url)
     path = address.base if metrics_url.rstrip("/").endswith(address.base) else f"{address.root}/metrics"
     places = [(path, of_json if path.rpartition("/")[2] in {"load", "loads"} else of_text)]
     if (address.scheme, address.authority) == (template.address.scheme, template.address.authority):
-        return SideChannel.of(template, tls, timeout_s), places
+        return channel_to(template, tls, timeout_s), places
     headers = {"user-agent": template.common_headers()["user-agent"]}
-    return SideChannel(address, headers, tls.context_for(address), timeout_s), places
+    return Channel(address, headers, tls.context_for(address), timeout_s), places
 
 
 class Scraper:
     """Polls from `start` to `stop`."""
 
-    def __init__(self, channel: SideChannel, places: Sequence[Place], interval_s: float) -> None:
+    def __init__(self, channel: Channel, places: Sequence[Place], interval_s: float) -> None:
         self._channel = channel
         self._places = list(places)
         self._interval_s = interval_s
