@@ -10,6 +10,7 @@ import asyncio
 import contextlib
 import ctypes
 import os
+import struct
 import sys
 from collections.abc import Callable
 from time import monotonic_ns
@@ -22,12 +23,7 @@ _TFD_NONBLOCK, _TFD_CLOEXEC = os.O_NONBLOCK, getattr(os, "O_CLOEXEC", 0)
 _TFD_TIMER_ABSTIME = 1
 
 
-class _Timespec(ctypes.Structure):
-    _fields_ = (("seconds", ctypes.c_long), ("ns", ctypes.c_long))
-
-
-class _Itimerspec(ctypes.Structure):
-    _fields_ = (("interval", _Timespec), ("value", _Timespec))
+_ITIMERSPEC = struct.Struct("@4l")  # interval and value, in s and ns each
 
 
 class Readers(Protocol):
@@ -50,6 +46,7 @@ class Alarm:
         self._readers: Readers = readers or loop
         self._ring = ring
         self._handle: asyncio.TimerHandle | None = None
+        self._value = ctypes.create_string_buffer(_ITIMERSPEC.size)
         self._file = -1
         self._set_file: Callable[[int, int, object, object], int] | None = None
         if sys.platform == "linux":
@@ -63,8 +60,8 @@ class Alarm:
     def set(self, at_ns: int) -> None:
         if self._set_file is not None and self._file >= 0:
             at_ns = max(at_ns, 1)  # zero would switch it off; a time that is past rings at once
-            value = _Itimerspec(_Timespec(0, 0), _Timespec(at_ns // NS_PER_S, at_ns % NS_PER_S))
-            self._set_file(self._file, _TFD_TIMER_ABSTIME, ctypes.byref(value), None)
+            _ITIMERSPEC.pack_into(self._value, 0, 0, 0, at_ns // NS_PER_S, at_ns % NS_PER_S)
+            self._set_file(self._file, _TFD_TIMER_ABSTIME, self._value, None)
             return
         if self._handle is not None:
             self._handle.cancel()

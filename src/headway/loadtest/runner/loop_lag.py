@@ -1,7 +1,7 @@
 """`LoopLag`: how late the client's event loop comes to what is due, all along a run.
 
-Every 10 ms it is asked, and the question waits as bytes would, in line with the sockets: a loop that turns quickly may
-read late all the same. Weighted by time: of a loop that does not look for nine seconds, every 10 ms of them are told
+Every 20 ms it is asked, and the question waits as bytes would, in line with the sockets: a loop that turns quickly may
+read late all the same. Weighted by time: of a loop that does not look for nine seconds, every 20 ms of them are told
 with what was left to wait, not one question that was nine seconds late among thousands that were not. So p99 is what
 one in a hundred moments had to wait, whoever stopped the process.
 """
@@ -20,13 +20,13 @@ from headway.loadtest.client.limits import NS_PER_S
 from headway.loadtest.runner.alarm import Alarm, Readers
 from headway.metrics.latency import S_PER_NS, Floats
 
-SAMPLE_NS = 10_000_000
+SAMPLE_NS = 20_000_000  # waking for it costs some 100 µs
 SWEEP_NS = NS_PER_S  # once in so long the last garbage is swept, while nothing else is done
 FREEZE_NS = 100_000_000  # so long the loop did not look: that is no longer a delay, and is told by itself
 
 
 class LoopLag:
-    """Sample i is of the moment i × 10 ms after `start_ns`. `readers`: who looks at the sockets, if not the loop."""
+    """Sample i is of the moment i × 20 ms after `start_ns`. `readers`: who looks at the sockets, if not the loop."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop, start_ns: int, readers: Readers | None = None) -> None:
         self._samples = array("q")

@@ -61,7 +61,7 @@ class Measured:
     notes: list[str] = field(default_factory=list)
 
     def loop_lags_s(self, window_s: tuple[float, float]) -> Floats:
-        """How late an event loop was, in every 10 ms of the window: the loop that was latest at p99 of it."""
+        """How late an event loop was, in every 20 ms of the window: the loop that was latest at p99 of it."""
         lags_s = [lags_within_s(samples_ns, window_s) for samples_ns in self.loop_lags_ns]
         return max(lags_s, key=lambda lags: float(np.quantile(lags, 0.99)) if len(lags) else 0.0)
 
