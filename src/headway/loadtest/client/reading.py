@@ -240,37 +240,30 @@ class Reading:
             self._usages += 1
             if usage.completion_tokens is not None:
                 count = usage.completion_tokens
+        record, last_ns = self._record, self._last_ns
         for choice in chunk.choices:
-            index = choice.index or 0
-            delta = choice.delta
+            index, delta, thought = choice.index or 0, choice.delta, False
             words = choice.text if delta is None else delta.content
-            thought = False
-            if not isinstance(words, str) or not words:
+            if (
+                not isinstance(words, str)
+                or not words
+                or (delta is not None and (delta.reasoning_content or delta.reasoning))
+            ):
                 words, thought = ("", False) if delta is None else _words_of(delta)
-            elif delta is not None and (delta.reasoning_content or delta.reasoning):
-                words, thought = _words_of(delta)
-            if words:
-                if thought:
-                    self._thoughts += 1
-                self._visible(index, now_ns, count, thought)
+            if words:  # it is visible
+                if index in last_ns:
+                    record.gaps_ns.append(now_ns - last_ns[index])
+                elif record.first_ns < 0:
+                    record.first_ns, record.reasoning = now_ns, thought
+                last_ns[index] = record.last_ns = now_ns
+                record.chunks += 1
+                self._thoughts += thought
+                self._counts.append(count)
+                self._owners.append(index)
                 if self._texts is not None:
                     self._texts.append(words)
             if choice.finish_reason:
                 self._finish_reasons[index] = str(choice.finish_reason)
-
-    def _visible(self, index: int, now_ns: int, count: int, thought: bool) -> None:
-        record = self._record
-        last_ns = self._last_ns.get(index)
-        if last_ns is not None:
-            record.gaps_ns.append(now_ns - last_ns)
-        elif record.first_ns < 0:
-            record.first_ns = now_ns
-            record.reasoning = thought
-        self._last_ns[index] = now_ns
-        record.last_ns = now_ns
-        record.chunks += 1
-        self._counts.append(count)
-        self._owners.append(index)
 
     def judge(self) -> None:
         """The body has ended: was that the end of the answer? `failed` and `error` tell."""
