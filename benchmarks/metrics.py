@@ -1,9 +1,8 @@
 """What it costs to know: throughput with metrics and without, in turns, and how long a scrape takes.
 
-Two gateways before the same instant upstreams, the second of which counts nothing (`sides/unmetered`); a client asks
-one and then the other, then the other way round, and the CPU of each is divided by what it did. Both are started anew
-several times, and no more often than `--within` allows. Then a scrape of 32 tenants, 3 lanes and 8 workers, each of
-which met each other.
+A gateway before instant upstreams counts and counts nothing in turns (`sides/metered_in_turns`), while a client asks
+it; the CPU it spent is divided by what it did. Each pair of turns gives a ratio, begun by either; told are their median
+and its 95% interval. Then a scrape of 32 tenants, 3 lanes and 8 workers, each of which met each other.
 """
 
 from __future__ import annotations
@@ -11,6 +10,9 @@ from __future__ import annotations
 import argparse
 import contextlib
 import json
+import math
+import os
+import signal
 import statistics
 import sys
 import tempfile
@@ -40,20 +42,22 @@ TENANTS, LANES, WORKERS = 32, ("short", "long-prompt", "long-output"), 8
 SCRAPES = 50
 CPUCLOCK_SCHED = 2  # of a clock's id, beside the process: Linux' include/linux/posix-timers.h
 INSIDE = 512  # requests that run or wait meanwhile
-LEAST_STARTS = 2  # however slow the machine: of one start there is no spread
+LEAST_PAIRS = 12  # however slow the machine
+SETTLE_S = 0.05  # for the gateway to hear its signal
 KINDS = {"requests": (), "streams": ("--tokens", "64", "--gap", "0.02")}  # and the upstreams' flags
 
 
 @contextlib.contextmanager
-def gateway(urls: list[str], folder: Path, *, metered: bool) -> Iterator[servers.Server]:
-    config = folder / "gateway.toml"
-    workers = "".join(f'[[worker]]\nurl = "{url}"\nid = "w{n}"\nkind = "openai"\n' for n, url in enumerate(urls))
-    config.write_text(f'log-level = "warning"\nslo-ttft = 5.0\nslo-itl = 1.0\n{workers}')
-    port = servers.free_port()
-    program = ["headway", "serve"] if metered else ["benchmarks.sides.unmetered"]
-    command = [sys.executable, "-m", *program, "--config", str(config), "--port", str(port)]
-    with servers.Server(command, port) as server:
-        yield server
+def gateway(what: str) -> Iterator[servers.Server]:
+    with contextlib.ExitStack() as stack:
+        folder = stack.enter_context(tempfile.TemporaryDirectory())
+        urls = [stack.enter_context(upstream(*KINDS[what])).url for _ in range(2)]
+        config = Path(folder) / "gateway.toml"
+        workers = "".join(f'[[worker]]\nurl = "{url}"\nid = "w{n}"\nkind = "openai"\n' for n, url in enumerate(urls))
+        config.write_text(f'log-level = "warning"\nslo-ttft = 5.0\nslo-itl = 1.0\n{workers}')
+        port = servers.free_port()
+        command = [sys.executable, "-m", "benchmarks.sides.metered_in_turns", "--config", str(config)]
+        yield stack.enter_context(servers.Server([*command, "--port", str(port)], port))
 
 
 def cpu_us(server: servers.Server) -> float:
@@ -61,18 +65,31 @@ def cpu_us(server: servers.Server) -> float:
     return 1e6 * time.clock_gettime(~server.pid << 3 | CPUCLOCK_SCHED)
 
 
-def measured(sides: dict[str, servers.Server], what: str, given: argparse.Namespace) -> dict[str, list[float]]:
-    """CPU in µs of a request, or of a chunk of a stream, of each side, round by round."""
+def measured(what: str, given: argparse.Namespace) -> list[tuple[float, float]]:
+    """CPU in µs of a request, or of a chunk of a stream: with metrics and without, pair by pair."""
     requests = ["--connections", "16", "--seconds", str(given.seconds)]
     flags = requests if what == "requests" else ["--rounds", str(given.stream_rounds)]
-    found: dict[str, list[float]] = {name: [] for name in sides}
-    for number in range(given.rounds + 1):
-        for name, server in list(sides.items())[:: 1 if number % 2 else -1]:
+    ends = time.monotonic() + given.within / len(KINDS)
+    found: list[tuple[float, float]] = []
+    with gateway(what) as server:
+
+        def one() -> float:
             before = cpu_us(server)
             said = hammer(what, server.url, "", *flags)
             done = said["chunks"] if what == "streams" else said["requests_per_s"] * given.seconds
-            if number:  # the first round warms
-                found[name].append((cpu_us(server) - before) / done)
+            return (cpu_us(server) - before) / done
+
+        def turn() -> None:
+            os.kill(server.pid, signal.SIGUSR1)
+            time.sleep(SETTLE_S)
+
+        one()  # warms
+        while len(found) < LEAST_PAIRS or time.monotonic() < ends:
+            first = one()
+            turn()
+            second = one()
+            # It begins as it ended: with metrics, without, without, with.
+            found.append((second, first) if len(found) % 2 else (first, second))
     return found
 
 
@@ -114,53 +131,18 @@ def _fastest_us(do: Callable[[], object], times: int = 1024, tries: int = 200) -
     return 1e6 * min(found)
 
 
-def cost(starts: list[dict[str, list[float]]]) -> dict[str, float]:
-    """Of each start the median of the ratios of pairs that were measured one after the other; of those the median.
-
-    Two processes of one program differ by several per cent for their whole life, by where their memory lies: so the
-    spread that counts is the one from start to start.
-    """
-    ratios = sorted(
-        statistics.median(metered / bare for metered, bare in zip(found["metered"], found["bare"], strict=True))
-        for found in starts
-    )
-    metered, bare = ([one for found in starts for one in found[side]] for side in ("metered", "bare"))
+def cost(pairs: list[tuple[float, float]]) -> dict[str, float]:
+    """The median of the ratios, and its 95% interval: by ranks, as a binomial law tells how many lie below it."""
+    ratios = sorted(metered / bare for metered, bare in pairs)
+    rank = max(0, math.floor(len(ratios) / 2 - 1.96 * math.sqrt(len(ratios)) / 2))
     return {
-        "metered_us": statistics.median(metered),
-        "bare_us": statistics.median(bare),
+        "metered_us": statistics.median(metered for metered, _ in pairs),
+        "bare_us": statistics.median(bare for _, bare in pairs),
         "cost_ratio": statistics.median(ratios) - 1,
-        "lowest": ratios[0] - 1,
-        "highest": ratios[-1] - 1,
-        "starts": len(ratios),
+        "lowest": ratios[rank] - 1,
+        "highest": ratios[-1 - rank] - 1,
+        "pairs": len(ratios),
     }
-
-
-def one_start(what: str, given: argparse.Namespace) -> dict[str, list[float]]:
-    """Both gateways from their start to their end."""
-    with contextlib.ExitStack() as stack:
-        folder = Path(stack.enter_context(tempfile.TemporaryDirectory()))
-        urls = [stack.enter_context(upstream(*KINDS[what])).url for _ in range(2)]
-        sides = {
-            "metered": stack.enter_context(gateway(urls, folder, metered=True)),
-            "bare": stack.enter_context(gateway(urls, folder, metered=False)),
-        }
-        return measured(sides, what, given)
-
-
-def all_starts(given: argparse.Namespace) -> dict[str, list[dict[str, list[float]]]]:
-    """By kind. None begins that would probably not end in time."""
-    found: dict[str, list[dict[str, list[float]]]] = {what: [] for what in KINDS}
-    began = last = time.monotonic()
-    for number in range(given.starts):
-        for what, starts in found.items():
-            starts.append(one_start(what, given))
-            one = cost(starts[-1:])
-            print(f"start {number + 1}, {what}: {one['cost_ratio']:+.1%}", file=sys.stderr, flush=True)
-        now = time.monotonic()
-        if number + 1 >= LEAST_STARTS and now - began + (now - last) > given.within:
-            break
-        last = now
-    return found
 
 
 def scrape() -> dict[str, float]:
@@ -203,21 +185,19 @@ def scrape() -> dict[str, float]:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--starts", type=int, default=4, help="of both gateways")
-    parser.add_argument("--rounds", type=int, default=6, help="pairs of measurements of each start")
-    parser.add_argument("--seconds", type=float, default=0.5, help="of each measurement of requests")
-    parser.add_argument("--stream-rounds", type=int, default=1, help="of 64 streams, of each measurement of streams")
-    parser.add_argument("--within", type=float, default=210.0, help="seconds; fewer starts where they take longer")
+    parser.add_argument("--seconds", type=float, default=0.5, help="of each turn of requests")
+    parser.add_argument("--stream-rounds", type=int, default=1, help="of 64 streams, of each turn of streams")
+    parser.add_argument("--within", type=float, default=210.0, help="seconds, for all pairs of turns")
     parser.add_argument("--json", type=Path, metavar="FILE", help="write the figures to FILE")
     given = parser.parse_args()
     told: dict[str, Any] = {"scrape": scrape(), "counting": counting()}
-    told |= {what: cost(starts) for what, starts in all_starts(given).items()}
+    told |= {what: cost(measured(what, given)) for what in KINDS}
     for what, unit in (("requests", "request"), ("streams", "chunk")):
         one = told[what]
         print(
             f"{what}: {one['metered_us']:.1f} us of CPU a {unit}, {one['bare_us']:.1f} without metrics: "
-            f"{one['cost_ratio']:+.1%} ({one['lowest']:+.1%} to {one['highest']:+.1%} "
-            f"in {one['starts']} starts; target {TARGET_COST_RATIO:.0%})"
+            f"{one['cost_ratio']:+.1%} (95%: {one['lowest']:+.1%} to {one['highest']:+.1%}, {one['pairs']} pairs; "
+            f"target {TARGET_COST_RATIO:.0%})"
         )
     one = told["counting"]
     print(

@@ -26,8 +26,7 @@ def stamp(real_ns: int) -> list[tuple[int, int, bytes]]:
 
 def arrived_ns(clock: KernelTime, ancillary: Ancillary) -> int:
     """Read at the first look."""
-    clock.compare()
-    return clock.arrived_ns(ancillary)
+    return clock.arrived_ns(ancillary, clock.compare())
 
 
 class Clocks:
@@ -69,9 +68,9 @@ def test_what_arrives_after_the_clocks_were_looked_at_is_not_in_the_future(monke
     clock = KernelTime()
     assert clock.compare() == now.mono_ns
     now.go(2 * MS)
-    assert clock.arrived_ns(stamp(now.real_ns - MS)) == now.mono_ns - MS
+    assert clock.arrived_ns(stamp(now.real_ns - MS), now.mono_ns) == now.mono_ns - MS
     now.real_ns += 3_600 * 10**9
-    assert clock.arrived_ns(stamp(now.real_ns)) == now.mono_ns, "nor where a clock was set since"
+    assert clock.arrived_ns(stamp(now.real_ns), now.mono_ns) == now.mono_ns, "nor where a clock was set since"
 
 
 @pytest.mark.parametrize("interrupted_ns", [NARROW_NS, 900_000, 500 * MS])

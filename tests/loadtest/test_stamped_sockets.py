@@ -169,8 +169,8 @@ async def test_who_answers_a_request_it_does_not_read_is_heard() -> None:
 class OldStamps(KernelTime):
     """Of what a lost segment kept from being read until now."""
 
-    def arrived_ns(self, ancillary: Ancillary) -> int:
-        return super().arrived_ns(ancillary) - 300 * MS
+    def arrived_ns(self, ancillary: Ancillary, taken_ns: int) -> int:
+        return super().arrived_ns(ancillary, taken_ns) - 300 * MS
 
 
 @on_every_loop
@@ -280,3 +280,28 @@ async def test_in_a_flood_every_socket_has_its_turn() -> None:
             while sum(len(slow.bodies) for slow in heard) < 80:
                 await asyncio.sleep(0)
         assert min(len(slow.bodies) for slow in heard) >= 8
+
+
+@on_every_loop
+async def test_what_the_first_of_a_look_closes_is_not_heard_though_it_was_read() -> None:
+    async with several(2) as (_, _, pairs):
+        (first, _), (second, _) = pairs
+
+        class Closes(Heard):
+            """The other one, with its first word."""
+
+            def __init__(self, other: Connection) -> None:
+                super().__init__()
+                self.other = other
+
+            def on_body(self, data: bytes, now_ns: int) -> None:
+                super().on_body(data, now_ns)
+                self.other.close()
+
+        heard = {first: Closes(second), second: Closes(first)}
+        for connection, there in pairs:
+            connection.carry(heard[connection], b"GET / HTTP/1.1\r\n\r\n")
+            there.send(HEAD + b"1\r\na\r\n")
+        time.sleep(0.05)  # noqa: ASYNC251 # both lie there at one look
+        await asyncio.sleep(0.05)
+    assert sorted(len(one.bodies) for one in heard.values()) == [0, 1]

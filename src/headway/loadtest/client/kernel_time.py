@@ -60,16 +60,15 @@ class KernelTime:
             self._offset_ns = offset_ns
         return now_ns
 
-    def arrived_ns(self, ancillary: Ancillary) -> int:
-        """When the last of what was just read arrived: never later than now."""
-        now_ns = monotonic_ns()
+    def arrived_ns(self, ancillary: Ancillary, taken_ns: int) -> int:
+        """When the last of what was read by `taken_ns` arrived: never later."""
         self.reads += 1
-        if now_ns < self._trusted_from_ns:
-            return now_ns
+        if taken_ns < self._trusted_from_ns:
+            return taken_ns
         for level, kind, data in ancillary:
             if kind == SO_TIMESTAMPNS and level == socket.SOL_SOCKET and len(data) == _TIMESPEC.size:
                 seconds, ns = _TIMESPEC.unpack(data)
                 self.stamped += 1
                 told_ns: int = seconds * NS_PER_S + ns - self._offset_ns
-                return min(now_ns, told_ns)
-        return now_ns
+                return min(taken_ns, told_ns)
+        return taken_ns

@@ -129,6 +129,7 @@ class Reading:
         "error",
         "failed",
         "fate",
+        "finished",
         "heard_ns",
         "note",
     )
@@ -151,16 +152,12 @@ class Reading:
         self._texts: list[str] | None = [] if keep_text else None
         self._thoughts = 0  # visible chunks of them
         self.done = False
+        self.finished = False  # nothing more can come that matters, but for the usage
         self.failed = False
         self.error = ""  # why it failed, or a note about what is merely odd
         self.fate = Fate.OK  # what kind of end that is
         self.note = ""  # about a usage that makes no sense
         self.heard_ns = -1  # when the last chunk or [DONE] came: the end of a good answer
-
-    @property
-    def finished(self) -> bool:
-        """Nothing more can come that matters, but for the usage."""
-        return self.done or len(self._finish_reasons) >= self._choices
 
     @property
     def text(self) -> str | None:
@@ -208,7 +205,7 @@ class Reading:
         if self.done or self.failed:
             return
         if not data.startswith(b"{") and data.strip() == b"[DONE]":
-            self.done = True
+            self.done = self.finished = True
             self.heard_ns = now_ns
             return
         try:
@@ -264,6 +261,7 @@ class Reading:
                     self._texts.append(words)
             if choice.finish_reason:
                 self._finish_reasons[index] = str(choice.finish_reason)
+                self.finished = len(self._finish_reasons) >= self._choices
 
     def judge(self) -> None:
         """The body has ended: was that the end of the answer? `failed` and `error` tell."""

@@ -4,8 +4,9 @@ They are looked at together, by an epoll of their own: at once when one has some
 it is known when a socket had nothing yet: a stamp that is older is not of what has become readable since. Of a segment
 that was lost, what came after it waits in the kernel, and only its retransmission makes all of it readable.
 
-What is read is parsed at once, as its time is known. A flood is read in slices, so that sends get their turn: the rest
-waits in the kernel, each socket for its turn. How long that is, a file that stands in the same line can tell.
+All that have something are read first and parsed then: the kernel's code and the parsers' would otherwise drive each
+other out of the processor's caches with every chunk. At a flood only so many are read, so that sends get their turn:
+the rest waits in the kernel, each socket for its turn. How long that is, a file that stands in the same line can tell.
 """
 
 from __future__ import annotations
@@ -17,15 +18,15 @@ import sys
 from collections.abc import Callable
 from time import monotonic_ns
 
-from headway.loadtest.client.kernel_time import SPACE_BYTES, KernelTime, ask_for_stamps
+from headway.loadtest.client.kernel_time import SPACE_BYTES, Ancillary, KernelTime, ask_for_stamps
 from headway.wire.http_connection import Connection
 from headway.wire.http_pool import Server, connect_by_loop
 
-READ_BYTES = 64 * 1024
+_BUFFER = memoryview(bytearray(64 * 1024))  # of all, as each takes out what it reads
+_INTO = [_BUFFER]
+_READABLE = select.EPOLLIN | select.EPOLLERR | select.EPOLLHUP if sys.platform == "linux" else 0
 LOOK_S = 0.1  # a run's own alarm rings more often, and is looked at as well
-# So much is read at one look, until sends get their turn. A look costs as much as reading one or two.
-READS = 32
-SLICE_NS = 400_000
+READS = 16  # at one look, some 400 µs: then sends get their turn. A look costs as much as one or two of them
 
 
 class StampedSockets:
@@ -34,7 +35,6 @@ class StampedSockets:
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self._loop = loop
         self._transports: dict[int, _Transport | _File] = {}
-        self._ready: list[tuple[int, int]] = []  # seen at the last look, and not read in its slice; backwards
         self._epoll = select.epoll() if sys.platform == "linux" else None
         self._next: asyncio.TimerHandle | None = None
         self.time = KernelTime()
@@ -99,21 +99,13 @@ class StampedSockets:
         if self._epoll is None:
             return
         nothing_ns, now_ns = self._looked_ns, self.time.compare()
-        all_seen = False
-        if not self._ready:
-            self._ready = self._epoll.poll(0, READS)[::-1]
-            all_seen = len(self._ready) < READS
-        while self._ready:
-            fileno, events = self._ready.pop()
-            transport = self._transports.get(fileno)
-            if transport is not None:  # else what another one said has closed it
-                if events == select.EPOLLIN:
-                    transport.read(nothing_ns)
-                else:
-                    transport.ready(events, nothing_ns)
-                if self._ready and monotonic_ns() - now_ns > SLICE_NS:
-                    return  # the loop comes back at once where something is left
-        if all_seen:
+        ready = self._epoll.poll(0, READS)
+        taken = [one for fileno, events in ready if (one := self._transports[fileno].take(events))]
+        taken_ns = monotonic_ns()
+        stamped = [(one, data, one.arrived_ns(data, told, nothing_ns, taken_ns)) for one, data, told in taken]
+        for transport, data, at_ns in stamped:
+            transport.hear(data, at_ns)
+        if len(ready) < READS:
             self._looked_ns = now_ns
 
 
@@ -123,13 +115,17 @@ class _File:
     def __init__(self, callback: Callable[[], None]) -> None:
         self._callback = callback
 
-    def read(self, nothing_ns: int) -> None:
-        del nothing_ns
-        self._callback()
-
-    def ready(self, events: int, nothing_ns: int) -> None:
+    def take(self, events: int) -> tuple[_File, bytes, Ancillary]:
         del events
-        self.read(nothing_ns)
+        return self, b"", ()
+
+    def arrived_ns(self, data: bytes, ancillary: Ancillary, nothing_ns: int, taken_ns: int) -> int:
+        del data, ancillary, nothing_ns
+        return taken_ns
+
+    def hear(self, data: bytes, at_ns: int) -> None:
+        del data, at_ns
+        self._callback()
 
 
 class _Transport:
@@ -144,7 +140,7 @@ class _Transport:
         self._reads = True
         self._events = select.EPOLLIN  # that it is looked at for
         self._over = False
-        self._failure: OSError | None = None  # to send
+        self._failure: OSError | None = None  # to send, or to receive
         self.fileno = sock.fileno()
 
     def write(self, data: bytes) -> None:
@@ -173,29 +169,37 @@ class _Transport:
             self._sockets.forget(self.fileno)
             self._sock.close()
 
-    def ready(self, events: int, nothing_ns: int) -> None:
-        """`nothing_ns`: when it last had nothing to read."""
+    def take(self, events: int) -> tuple[_Transport, bytes, Ancillary] | None:
+        """What there is to read, and what the kernel says of it. No bytes are the end."""
         if events & select.EPOLLOUT:
             self._send()
-        ends = bool(events & (select.EPOLLERR | select.EPOLLHUP))
-        while not self._over and (ends or events & select.EPOLLIN) and self.read(nothing_ns) and ends:
-            pass  # what has arrived before the end is read: nothing tells of it again
-
-    def read(self, nothing_ns: int) -> bool:
-        """Once. Is there, perhaps, more?"""
+        if not events & _READABLE:
+            return None
         try:
-            data, ancillary, _, _ = self._sock.recvmsg(READ_BYTES, SPACE_BYTES)
+            count, ancillary, _, _ = self._sock.recvmsg_into(_INTO, SPACE_BYTES)
         except (BlockingIOError, InterruptedError):
-            return False
+            return None
         except OSError as error:
-            self._lost(error)
-            return False
+            self._failure = error
+            return self, b"", ()
+        return self, _BUFFER[:count].tobytes(), ancillary
+
+    def arrived_ns(self, data: bytes, ancillary: Ancillary, nothing_ns: int, taken_ns: int) -> int:
+        """Of what was taken by `taken_ns`; `nothing_ns`: when there last was nothing to read. An end has no stamp."""
         if not data:
-            self._lost(self._failure)
-            return False
-        self._since_ns = max(self._since_ns, nothing_ns, self._sockets.time.arrived_ns(ancillary))
-        self._connection.read(data, self._since_ns)
-        return True
+            return taken_ns
+        self._since_ns = max(self._since_ns, nothing_ns, self._sockets.time.arrived_ns(ancillary, taken_ns))
+        return self._since_ns
+
+    def hear(self, data: bytes, at_ns: int) -> None:
+        """Unless what another one has said has closed it."""
+        if self._over:
+            return
+        if data:
+            self._connection.read(data, at_ns)
+        else:
+            self.abort()
+            self._connection.connection_lost(self._failure)
 
     def _send(self) -> None:
         """What cannot be sent is given up; what the server has said before it went away is read all the same."""
@@ -213,11 +217,6 @@ class _Transport:
         if not self._over and events != self._events:
             self._events = events
             self._sockets.watch(self.fileno, events)
-
-    def _lost(self, error: OSError | None) -> None:
-        if not self._over:
-            self.abort()
-            self._connection.connection_lost(error)
 
 
 async def _connected_socket(loop: asyncio.AbstractEventLoop, server: Server) -> socket.socket:
