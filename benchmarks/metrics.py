@@ -1,8 +1,8 @@
 """What it costs to know: throughput with metrics and without, in turns, and how long a scrape takes.
 
-A gateway before instant upstreams counts and counts nothing in turns (`sides/metered_in_turns`), while a client asks
-it; the CPU it spent is divided by what it did. Each pair of turns gives a ratio, begun by either; told are their median
-and its 95% interval. Then a scrape of 32 tenants, 3 lanes and 8 workers, each of which met each other.
+A gateway before instant upstreams counts and counts nothing in turns of 0.1 s (`sides/metered_in_turns`) while a client
+asks it; the CPU it spent is divided by what it did. All turns within `BLOCK_S` give one ratio; told are the median of
+these and its 95% interval. Then a scrape of 32 tenants, 3 lanes and 8 workers, each of which met each other.
 """
 
 from __future__ import annotations
@@ -11,19 +11,18 @@ import argparse
 import contextlib
 import json
 import math
-import os
-import signal
 import statistics
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from itertools import product
 from pathlib import Path
 from typing import Any
 
 from benchmarks import servers
 from benchmarks.gateway import hammer, upstream
+from benchmarks.sides.metered_in_turns import TURN_S
 from headway.core.fleet.routing import Choice
 from headway.core.fleet.worker import WorkerLoad, WorkerSpec
 from headway.core.front.admission import AdmissionLimits
@@ -40,57 +39,28 @@ from headway.metrics.exporter import EdgeExporter
 TARGET_COST_RATIO, TARGET_SCRAPE_MS = 0.02, 20.0
 TENANTS, LANES, WORKERS = 32, ("short", "long-prompt", "long-output"), 8
 SCRAPES = 50
-CPUCLOCK_SCHED = 2  # of a clock's id, beside the process: Linux' include/linux/posix-timers.h
 INSIDE = 512  # requests that run or wait meanwhile
-LEAST_PAIRS = 12  # however slow the machine
-SETTLE_S = 0.05  # for the gateway to hear its signal
-KINDS = {"requests": (), "streams": ("--tokens", "64", "--gap", "0.02")}  # and the upstreams' flags
+BLOCK_S = 2.0
+INSIDE = 512  # requests that run or wait meanwhile
+GAP_S = 0.02  # of the streams
+KINDS = ("requests", "streams")
 
 
-@contextlib.contextmanager
-def gateway(what: str) -> Iterator[servers.Server]:
+def turns(what: str, given: argparse.Namespace) -> list[tuple[bool, float, int]]:
+    """Of each turn: were there metrics, the CPU in s, and how many requests, or chunks of streams, there were."""
     with contextlib.ExitStack() as stack:
-        folder = stack.enter_context(tempfile.TemporaryDirectory())
-        urls = [stack.enter_context(upstream(*KINDS[what])).url for _ in range(2)]
-        config = Path(folder) / "gateway.toml"
+        folder = Path(stack.enter_context(tempfile.TemporaryDirectory()))
+        streams = ["--tokens", str(round(given.seconds / GAP_S)), "--gap", str(GAP_S)]
+        urls = [stack.enter_context(upstream(*(streams if what == "streams" else ()))).url for _ in range(2)]
+        config, told = folder / "gateway.toml", folder / "turns.json"
         workers = "".join(f'[[worker]]\nurl = "{url}"\nid = "w{n}"\nkind = "openai"\n' for n, url in enumerate(urls))
         config.write_text(f'log-level = "warning"\nslo-ttft = 5.0\nslo-itl = 1.0\n{workers}')
         port = servers.free_port()
         command = [sys.executable, "-m", "benchmarks.sides.metered_in_turns", "--config", str(config)]
-        yield stack.enter_context(servers.Server([*command, "--port", str(port)], port))
-
-
-def cpu_us(server: servers.Server) -> float:
-    """Of all its threads, by Linux' own clock of a process: ticks in /proc are some per cent of a short measurement."""
-    return 1e6 * time.clock_gettime(~server.pid << 3 | CPUCLOCK_SCHED)
-
-
-def measured(what: str, given: argparse.Namespace) -> list[tuple[float, float]]:
-    """CPU in µs of a request, or of a chunk of a stream: with metrics and without, pair by pair."""
-    requests = ["--connections", "16", "--seconds", str(given.seconds)]
-    flags = requests if what == "requests" else ["--rounds", str(given.stream_rounds)]
-    ends = time.monotonic() + given.within / len(KINDS)
-    found: list[tuple[float, float]] = []
-    with gateway(what) as server:
-
-        def one() -> float:
-            before = cpu_us(server)
-            said = hammer(what, server.url, "", *flags)
-            done = said["chunks"] if what == "streams" else said["requests_per_s"] * given.seconds
-            return (cpu_us(server) - before) / done
-
-        def turn() -> None:
-            os.kill(server.pid, signal.SIGUSR1)
-            time.sleep(SETTLE_S)
-
-        one()  # warms
-        while len(found) < LEAST_PAIRS or time.monotonic() < ends:
-            first = one()
-            turn()
-            second = one()
-            # It begins as it ended: with metrics, without, without, with.
-            found.append((second, first) if len(found) % 2 else (first, second))
-    return found
+        with servers.Server([*command, "--port", str(port)], port, {"HEADWAY_TURNS": str(told)}) as server:
+            hammer(what, server.url, "", "--seconds", str(given.seconds), "--rounds", "1")
+        lines = json.loads(told.read_text())
+    return [(metered, cpu_s, answers if what == "requests" else chunks) for metered, cpu_s, answers, chunks in lines]
 
 
 def counting() -> dict[str, float]:
@@ -131,8 +101,12 @@ def _fastest_us(do: Callable[[], object], times: int = 1024, tries: int = 200) -
     return 1e6 * min(found)
 
 
-def cost(pairs: list[tuple[float, float]]) -> dict[str, float]:
-    """The median of the ratios, and its 95% interval: by ranks, as a binomial law tells how many lie below it."""
+def cost(told: list[tuple[bool, float, int]]) -> dict[str, float]:
+    """The median of the blocks' ratios, and its 95% interval: by ranks, as a binomial law tells how many lie below."""
+    busy = [(metered, cpu_s, count) for metered, cpu_s, count in told if count]
+    size = round(BLOCK_S / TURN_S)
+    blocks = [busy[first : first + size] for first in range(size, len(busy) - size + 1, size)]  # the first warms
+    pairs = [(_each_us(block, metered=True), _each_us(block, metered=False)) for block in blocks]
     ratios = sorted(metered / bare for metered, bare in pairs)
     rank = max(0, math.floor(len(ratios) / 2 - 1.96 * math.sqrt(len(ratios)) / 2))
     return {
@@ -141,8 +115,15 @@ def cost(pairs: list[tuple[float, float]]) -> dict[str, float]:
         "cost_ratio": statistics.median(ratios) - 1,
         "lowest": ratios[rank] - 1,
         "highest": ratios[-1 - rank] - 1,
-        "pairs": len(ratios),
+        "blocks": len(ratios),
     }
+
+
+def _each_us(block: list[tuple[bool, float, int]], *, metered: bool) -> float:
+    cpu_s, counts = zip(
+        *((cpu_s, count) for with_metrics, cpu_s, count in block if with_metrics == metered), strict=True
+    )
+    return 1e6 * float(sum(cpu_s)) / float(sum(counts))
 
 
 def scrape() -> dict[str, float]:
@@ -185,18 +166,16 @@ def scrape() -> dict[str, float]:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--seconds", type=float, default=0.5, help="of each turn of requests")
-    parser.add_argument("--stream-rounds", type=int, default=1, help="of 64 streams, of each turn of streams")
-    parser.add_argument("--within", type=float, default=210.0, help="seconds, for all pairs of turns")
+    parser.add_argument("--seconds", type=float, default=90.0, help="of requests, and of streams")
     parser.add_argument("--json", type=Path, metavar="FILE", help="write the figures to FILE")
     given = parser.parse_args()
     told: dict[str, Any] = {"scrape": scrape(), "counting": counting()}
-    told |= {what: cost(measured(what, given)) for what in KINDS}
+    told |= {what: cost(turns(what, given)) for what in KINDS}
     for what, unit in (("requests", "request"), ("streams", "chunk")):
         one = told[what]
         print(
             f"{what}: {one['metered_us']:.1f} us of CPU a {unit}, {one['bare_us']:.1f} without metrics: "
-            f"{one['cost_ratio']:+.1%} (95%: {one['lowest']:+.1%} to {one['highest']:+.1%}, {one['pairs']} pairs; "
+            f"{one['cost_ratio']:+.1%} (95%: {one['lowest']:+.1%} to {one['highest']:+.1%}, {one['blocks']} blocks; "
             f"target {TARGET_COST_RATIO:.0%})"
         )
     one = told["counting"]

@@ -26,7 +26,9 @@ _BUFFER = memoryview(bytearray(64 * 1024))  # of all, as each takes out what it 
 _INTO = [_BUFFER]
 _READABLE = select.EPOLLIN | select.EPOLLERR | select.EPOLLHUP if sys.platform == "linux" else 0
 LOOK_S = 0.1  # a run's own alarm rings more often, and is looked at as well
-READS = 16  # at one look, some 400 µs: then sends get their turn. A look costs as much as one or two of them
+# At one look, some 400 µs: then sends get their turn. A look costs as much as reading one or two, and parsing so many
+# bytes as reading so many sockets.
+READS, LOOK_BYTES = 16, 4096
 
 
 class StampedSockets:
@@ -100,12 +102,20 @@ class StampedSockets:
             return
         nothing_ns, now_ns = self._looked_ns, self.time.compare()
         ready = self._epoll.poll(0, READS)
-        taken = [one for fileno, events in ready if (one := self._transports[fileno].take(events))]
+        all_seen = len(ready) < READS
+        taken, taken_bytes = [], 0
+        for fileno, events in ready:
+            if taken_bytes > LOOK_BYTES:
+                all_seen = False
+                break
+            if one := self._transports[fileno].take(events):
+                taken.append(one)
+                taken_bytes += len(one[1])
         taken_ns = monotonic_ns()
         stamped = [(one, data, one.arrived_ns(data, told, nothing_ns, taken_ns)) for one, data, told in taken]
         for transport, data, at_ns in stamped:
             transport.hear(data, at_ns)
-        if len(ready) < READS:
+        if all_seen:
             self._looked_ns = now_ns
 
 
