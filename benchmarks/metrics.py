@@ -33,7 +33,7 @@ from headway.gateway.fleet.driver import Place
 from headway.gateway.fleet.figures import Figures
 from headway.gateway.fleet.metrics import FleetCollector, tenants_text, times_of
 from headway.gateway.fleet.trail import NS_PER_S, Trail
-from headway.metrics.breakdown import Ended, Gaps
+from headway.metrics.breakdown import Ended
 from headway.metrics.exporter import EdgeExporter
 
 TARGET_COST_RATIO, TARGET_SCRAPE_MS = 0.02, 20.0
@@ -139,9 +139,10 @@ def scrape() -> dict[str, float]:
         driver.places[request.id] = Place(driver, request)
         front.lanes.add(request, driver.clock())
     for tenant, lane, worker in product(range(TENANTS), LANES, range(WORKERS)):
-        gaps = Gaps()
+        gaps = figures.gaps.begin()
         for gap_s in (0.004, 0.02, 0.03, 0.4):
-            gaps.add(figures.itl_s.observe(gap_s), gap_s, 1)
+            gaps.note(gap_s, 1)
+        figures.gaps.end(gaps)
         labels = {"tenant": f"tenant-{tenant}", "lane": lane, "worker": f"worker-{worker}", "model": "m"}
         for outcome in ("good", "failed", "cancelled", "limited"):
             figures.calls.ended(Ended(outcome, 900, 0, 5, 0.2, 0.7, gaps, None, labels))

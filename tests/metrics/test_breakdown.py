@@ -8,9 +8,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from prometheus_client.parser import text_string_to_metric_families
 
-from headway.metrics.breakdown import BATCH, MOST_NAMED, OTHER, Breakdown, Calls, Ended, Gaps, _told
-from headway.metrics.histogram import Histogram
-from headway.metrics.names import BY_ITL_BUCKETS_S, DIMENSIONS, ITL_BUCKETS_S, OUTCOMES
+from headway.metrics.breakdown import BATCH, MOST_NAMED, OTHER, Breakdown, Calls, Ended, _told
+from headway.metrics.gaps import AllGaps
+from headway.metrics.names import BY_ITL_BUCKETS_S, DIMENSIONS, OUTCOMES
 
 outcomes = st.sampled_from([one for one in OUTCOMES if one != "late"])
 names = st.sampled_from(["a", "b", "c", "d", "e", "f"])
@@ -19,10 +19,9 @@ names = st.sampled_from(["a", "b", "c", "d", "e", "f"])
 def ended(
     outcome: str, tokens: int, kept: dict[str, bool] | None = None, labels: dict[str, str] | None = None
 ) -> Ended:
-    gaps = Gaps()
-    histogram = Histogram(ITL_BUCKETS_S)
+    gaps = AllGaps().begin()
     for _ in range(tokens):
-        gaps.add(histogram.observe(0.02), 0.02, 1)
+        gaps.note(0.02, 1)
     return Ended(
         outcome=outcome,
         input_tokens=10 * tokens,

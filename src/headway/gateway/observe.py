@@ -17,8 +17,9 @@ from headway.core.errors import HeadwayError
 from headway.core.front.admission import NS_PER_S
 from headway.core.request import NO_SLO, Slo, Times, Usage
 from headway.engine.stream import Delta
-from headway.metrics.breakdown import Ended, Gaps
+from headway.metrics.breakdown import Ended
 from headway.metrics.exporter import Exporter
+from headway.metrics.gaps import Gaps
 
 MAX_PATH_CHARS = 200
 
@@ -48,7 +49,7 @@ class Timing:
         self._parts: dict[str, float] = {}
         self._last_ns: dict[int, int] = {}  # by choice: when its last token came
         self._ttft_s: float | None = None
-        self._gaps = Gaps()
+        self._gaps: Gaps | None = None
         self._slo = NO_SLO
         self._labels: Mapping[str, str] = {}
         self._told = False  # how it ended
@@ -80,13 +81,17 @@ class Timing:
             self._metrics.ttft_s.observe(ttft_s)
             return
         gap_s = (now - last) / NS_PER_S / count
-        self._gaps.add(self._metrics.itl_s.observe(gap_s, count), gap_s, count)
+        if self._gaps is None:
+            self._gaps = self._metrics.gaps.begin()
+        self._gaps.note(gap_s, count)
 
     def ended(self, outcome: str, usage: Usage) -> None:
         """How it ended, as far as it got, and what it cost; the first to say so is believed."""
         if self._told:
             return
         self._told = True
+        if self._gaps is not None:
+            self._metrics.gaps.end(self._gaps)
         self._metrics.calls.ended(
             Ended(
                 outcome=outcome,

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from itertools import accumulate
 from math import inf
 from types import MappingProxyType
@@ -22,6 +22,7 @@ from typing import Any, NamedTuple, Protocol
 import numpy as np
 import numpy.typing as npt
 
+from headway.metrics.gaps import Gaps
 from headway.metrics.histogram import Histogram
 from headway.metrics.names import (
     BY_LATENCY_BUCKETS_S,
@@ -50,22 +51,6 @@ _OUTCOME, _TOKENS, _TTFT, _ITL, _E2E, _END = accumulate(_WIDTHS, initial=0)
 _PLACE = {outcome: place for place, outcome in enumerate(OUTCOMES)}
 _LATENCY = np.array(BY_LATENCY_BUCKETS_S)
 ENDED_WELL = ("good", "late")
-
-
-@dataclass(slots=True)
-class Gaps:
-    """Between one request's tokens: counts by bucket of `ITL_BUCKETS_S`, and their sum in seconds."""
-
-    counts: list[int] = field(default_factory=lambda: [0] * (len(ITL_BUCKETS_S) + 1))
-    sum: float = 0.0
-
-    def add(self, bucket: int, gap_s: float, times: int) -> None:
-        self.counts[bucket] += times
-        self.sum += gap_s * times
-
-    @property
-    def count(self) -> int:
-        return sum(self.counts)
 
 
 class Ended(NamedTuple):

@@ -10,6 +10,7 @@ from prometheus_client.metrics_core import Metric as MetricFamily
 from prometheus_client.registry import Collector
 
 from headway.metrics.breakdown import Calls
+from headway.metrics.gaps import AllGaps
 from headway.metrics.histogram import Histogram
 from headway.metrics.names import METRICS, Metric
 from headway.metrics.snapshot import Snapshot
@@ -134,10 +135,10 @@ class Exporter(EdgeExporter):
     """An engine's as well: how long each part of a call took."""
 
     def __init__(self, collector: SnapshotCollector) -> None:
-        calls, self._own = Calls(("lane", "model")), dict[Metric, Histogram]()
-        super().__init__(collector, lambda: calls, lambda: self._own)
+        calls, self._own, self.gaps = Calls(("lane", "model")), dict[Metric, Histogram](), AllGaps()
+        itl = METRICS["headway_inter_token_latency_seconds"]
+        super().__init__(collector, lambda: calls, lambda: {**self._own, itl: self.itl_s})
         self.ttft_s = self._histogram("headway_time_to_first_token_seconds")
-        self.itl_s = self._histogram("headway_inter_token_latency_seconds")
         self.duration_s = self._histogram("headway_request_duration_seconds")
         self.network_s = self._histogram("headway_network_seconds")
         self.tokenise_s = self._histogram("headway_tokenise_seconds")
@@ -145,6 +146,10 @@ class Exporter(EdgeExporter):
         self.prefill_s = self._histogram("headway_prefill_seconds")
         self.decode_s = self._histogram("headway_decode_seconds")
         self.gateway_s = self._histogram("headway_gateway_seconds")
+
+    @property
+    def itl_s(self) -> Histogram:
+        return self.gaps.histogram
 
     def _histogram(self, name: str) -> Histogram:
         metric = METRICS[name]

@@ -9,8 +9,9 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from headway.metrics.breakdown import Calls
+from headway.metrics.gaps import AllGaps
 from headway.metrics.histogram import Histogram
-from headway.metrics.names import DURATION_BUCKETS_S, ITL_BUCKETS_S, TTFT_BUCKETS_S
+from headway.metrics.names import DURATION_BUCKETS_S, TTFT_BUCKETS_S
 
 if TYPE_CHECKING:
     from headway.gateway.fleet.trail import Trail
@@ -26,7 +27,7 @@ class Figures:
 
     def __init__(self) -> None:
         self.ttft_s = Histogram(TTFT_BUCKETS_S)
-        self.itl_s = Histogram(ITL_BUCKETS_S)
+        self.gaps = AllGaps()
         self.gateway_s = Histogram(TTFT_BUCKETS_S)
         self._duration_s = Histogram(DURATION_BUCKETS_S)
         self._network_s = Histogram(TTFT_BUCKETS_S)
@@ -96,6 +97,10 @@ class Figures:
     def calls(self) -> Calls:
         self._add_up()
         return self._calls
+
+    @property
+    def itl_s(self) -> Histogram:
+        return self.gaps.histogram
 
     @property
     def duration_s(self) -> Histogram:

@@ -15,7 +15,7 @@ from headway.core.fleet.routing import Choice
 from headway.core.request import NO_SLO, Request, Slo, Usage
 from headway.gateway.fleet.figures import Figures
 from headway.gateway.observe import Part, promises_kept
-from headway.metrics.breakdown import Gaps
+from headway.metrics.gaps import Gaps
 
 SHOWN = 0.0005  # of a score, and a term of it: what is less is 0 in three decimals
 MS = 1_000_000
@@ -111,10 +111,9 @@ class Trail:
             self.first_ns = now
             self._figures.ttft_s.observe((now - self.arrival_ns) / NS_PER_S)
         else:
-            bucket = self._figures.itl_s.observe((now - self._last_ns) / NS_PER_S / count, count)
             if self._gaps is None:
-                self._gaps = Gaps()
-            self._gaps.counts[bucket] += count
+                self._gaps = self._figures.gaps.begin()
+            self._gaps.note((now - self._last_ns) / NS_PER_S / count, count)
         self._last_ns = now
 
     def ended(self, state: str, usage: Usage) -> None:
@@ -124,7 +123,7 @@ class Trail:
         self.prompt_tokens, self.output_tokens = usage.prompt_tokens, usage.output_tokens
         self.cached_tokens = usage.cached_tokens
         if self._gaps is not None:
-            self._gaps.sum = (self._last_ns - self.first_ns) / NS_PER_S
+            self._figures.gaps.end(self._gaps)
         self._figures.over(self)
 
     @property
