@@ -35,6 +35,7 @@ from headway.gateway.fleet.metrics import FleetCollector, tenants_text, times_of
 from headway.gateway.fleet.trail import NS_PER_S, Trail
 from headway.metrics.breakdown import Ended
 from headway.metrics.exporter import EdgeExporter
+from headway.metrics.gaps import Gaps
 
 TARGET_COST_RATIO, TARGET_SCRAPE_MS = 0.02, 20.0
 TENANTS, LANES, WORKERS = 32, ("short", "long-prompt", "long-output"), 8
@@ -139,10 +140,9 @@ def scrape() -> dict[str, float]:
         driver.places[request.id] = Place(driver, request)
         front.lanes.add(request, driver.clock())
     for tenant, lane, worker in product(range(TENANTS), LANES, range(WORKERS)):
-        gaps = figures.gaps.begin()
+        gaps = Gaps(figures.gaps)
         for gap_s in (0.004, 0.02, 0.03, 0.4):
             gaps.note(gap_s, 1)
-        figures.gaps.end(gaps)
         labels = {"tenant": f"tenant-{tenant}", "lane": lane, "worker": f"worker-{worker}", "model": "m"}
         for outcome in ("good", "failed", "cancelled", "limited"):
             figures.calls.ended(Ended(outcome, 900, 0, 5, 0.2, 0.7, gaps, None, labels))
@@ -167,7 +167,7 @@ def scrape() -> dict[str, float]:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--seconds", type=float, default=90.0, help="of requests, and of streams")
+    parser.add_argument("--seconds", type=float, default=60.0, help="of requests, and of streams")
     parser.add_argument("--json", type=Path, metavar="FILE", help="write the figures to FILE")
     given = parser.parse_args()
     told: dict[str, Any] = {"scrape": scrape(), "counting": counting()}

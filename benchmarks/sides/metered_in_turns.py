@@ -23,12 +23,12 @@ from headway.gateway.fleet.figures import Figures
 from headway.gateway.fleet.trail import Trail
 from headway.metrics.breakdown import Calls
 from headway.metrics.exporter import EdgeExporter
-from headway.metrics.gaps import Gaps
+from headway.metrics.gaps import AllGaps
 from headway.metrics.histogram import Histogram
 
 TURN_S = 0.1
 COUNTS = {
-    Gaps: ("note", "sort"),
+    AllGaps: ("note", "sort"),
     Histogram: ("observe", "note", "note_all", "add"),
     Calls: ("ended", "refused"),
     EdgeExporter: ("answered",),

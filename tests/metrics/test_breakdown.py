@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from prometheus_client.parser import text_string_to_metric_families
 
 from headway.metrics.breakdown import BATCH, MOST_NAMED, OTHER, Breakdown, Calls, Ended, _told
-from headway.metrics.gaps import AllGaps
+from headway.metrics.gaps import AllGaps, Gaps
 from headway.metrics.names import BY_ITL_BUCKETS_S, DIMENSIONS, OUTCOMES
 
 outcomes = st.sampled_from([one for one in OUTCOMES if one != "late"])
@@ -19,7 +19,7 @@ names = st.sampled_from(["a", "b", "c", "d", "e", "f"])
 def ended(
     outcome: str, tokens: int, kept: dict[str, bool] | None = None, labels: dict[str, str] | None = None
 ) -> Ended:
-    gaps = AllGaps().begin()
+    gaps = Gaps(AllGaps())
     for _ in range(tokens):
         gaps.note(0.02, 1)
     return Ended(

@@ -82,7 +82,7 @@ class Timing:
             return
         gap_s = (now - last) / NS_PER_S / count
         if self._gaps is None:
-            self._gaps = self._metrics.gaps.begin()
+            self._gaps = Gaps(self._metrics.gaps)
         self._gaps.note(gap_s, count)
 
     def ended(self, outcome: str, usage: Usage) -> None:
@@ -90,8 +90,6 @@ class Timing:
         if self._told:
             return
         self._told = True
-        if self._gaps is not None:
-            self._metrics.gaps.end(self._gaps)
         self._metrics.calls.ended(
             Ended(
                 outcome=outcome,

@@ -111,9 +111,10 @@ class Trail:
             self.first_ns = now
             self._figures.ttft_s.observe((now - self.arrival_ns) / NS_PER_S)
         else:
+            all_gaps = self._figures.gaps
             if self._gaps is None:
-                self._gaps = self._figures.gaps.begin()
-            self._gaps.note((now - self._last_ns) / NS_PER_S / count, count)
+                self._gaps = Gaps(all_gaps)
+            all_gaps.note(self._gaps, (now - self._last_ns) / NS_PER_S / count, count)
         self._last_ns = now
 
     def ended(self, state: str, usage: Usage) -> None:
@@ -122,8 +123,6 @@ class Trail:
         self.state = state
         self.prompt_tokens, self.output_tokens = usage.prompt_tokens, usage.output_tokens
         self.cached_tokens = usage.cached_tokens
-        if self._gaps is not None:
-            self._figures.gaps.end(self._gaps)
         self._figures.over(self)
 
     @property
