@@ -142,7 +142,7 @@ def scrape() -> dict[str, float]:
     for tenant, lane, worker in product(range(TENANTS), LANES, range(WORKERS)):
         gaps = Gaps(figures.gaps)
         for gap_s in (0.004, 0.02, 0.03, 0.4):
-            gaps.note(gap_s, 1)
+            figures.gaps.note(gaps, gap_s, 1)
         labels = {"tenant": f"tenant-{tenant}", "lane": lane, "worker": f"worker-{worker}", "model": "m"}
         for outcome in ("good", "failed", "cancelled", "limited"):
             figures.calls.ended(Ended(outcome, 900, 0, 5, 0.2, 0.7, gaps, None, labels))

@@ -305,3 +305,70 @@ async def test_what_the_first_of_a_look_closes_is_not_heard_though_it_was_read()
         time.sleep(0.05)  # noqa: ASYNC251 # both lie there at one look
         await asyncio.sleep(0.05)
     assert sorted(len(one.bodies) for one in heard.values()) == [0, 1]
+
+
+@on_every_loop
+async def test_who_always_has_more_than_a_look_takes_holds_up_nobody() -> None:
+    fat = bytes(0x8000)
+
+    class Fat(Heard):
+        """Its server has sent the next by the time it has heard one."""
+
+        def on_body(self, data: bytes, now_ns: int) -> None:
+            with contextlib.suppress(BlockingIOError):
+                pairs[0][1].send(fat)
+
+    async with several(3) as (_, _, pairs):
+        pairs[0][1].setblocking(False)
+        pairs[0][0].carry(Fat(), b"GET / HTTP/1.1\r\n\r\n")
+        pairs[0][1].send(b"HTTP/1.1 200 OK\r\ncontent-length: 1000000000000\r\n\r\n" + fat)
+        others = [Heard() for _ in pairs[1:]]
+        for heard, (connection, there) in zip(others, pairs[1:], strict=True):
+            connection.carry(heard, b"GET / HTTP/1.1\r\n\r\n")
+            there.send(HEAD)
+        for number in range(1, 6):
+            for _, there in pairs[1:]:
+                there.send(b"1\r\na\r\n")
+            async with asyncio.timeout(5):
+                while any(len(heard.bodies) < number for heard in others):
+                    await asyncio.sleep(0)
+        pairs[0][0].close()
+
+
+@on_every_loop
+async def test_what_did_not_fit_into_one_read_was_there_all_the_same() -> None:
+    """A client that stands still reads it in several, none of which is later than what the server sent last."""
+    async with connected() as (_, connection, there):
+        heard = Heard()
+        connection.carry(heard, b"GET / HTTP/1.1\r\n\r\n")
+        there.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 1 << 20)
+        there.send(HEAD)
+        for _ in range(2):
+            there.sendall(b"ea60\r\n" + b"a" * 60_000 + b"\r\n")
+            time.sleep(0.005)  # noqa: ASYNC251
+        sent_ns = time.monotonic_ns()
+        time.sleep(0.12)  # noqa: ASYNC251
+        async with asyncio.timeout(5):
+            while sum(len(data) for data, _ in heard.bodies) < 120_000:
+                await asyncio.sleep(0)
+    assert max(at_ns for _, at_ns in heard.bodies) < sent_ns + 60 * MS
+
+
+@on_every_loop
+async def test_a_defect_in_one_leaves_none_of_the_others_unheard() -> None:
+    class Breaks(Heard):
+        def on_body(self, data: bytes, now_ns: int) -> None:
+            super().on_body(data, now_ns)
+            raise ZeroDivisionError
+
+    told: list[object] = []
+    asyncio.get_running_loop().set_exception_handler(lambda _, context: told.append(context["exception"]))
+    async with several(3) as (_, _, pairs):
+        heard = [Breaks() for _ in pairs]
+        for breaks, (connection, there) in zip(heard, pairs, strict=True):
+            connection.carry(breaks, b"GET / HTTP/1.1\r\n\r\n")
+            there.send(HEAD + b"1\r\na\r\n")
+        time.sleep(0.05)  # noqa: ASYNC251 # all lie there at one look
+        await asyncio.sleep(0.05)
+    assert [len(one.bodies) for one in heard] == [1, 1, 1]
+    assert [type(one) for one in told] == [ZeroDivisionError] * 3

@@ -19,9 +19,10 @@ names = st.sampled_from(["a", "b", "c", "d", "e", "f"])
 def ended(
     outcome: str, tokens: int, kept: dict[str, bool] | None = None, labels: dict[str, str] | None = None
 ) -> Ended:
-    gaps = Gaps(AllGaps())
+    all_gaps = AllGaps()
+    gaps = Gaps(all_gaps)
     for _ in range(tokens):
-        gaps.note(0.02, 1)
+        all_gaps.note(gaps, 0.02, 1)
     return Ended(
         outcome=outcome,
         input_tokens=10 * tokens,

@@ -26,7 +26,7 @@ def test_all_are_the_sum_of_each_at_any_moment(steps: list[tuple[int, float, int
             assert math.isclose(told.histogram.sum, whole.sum, abs_tol=1e-9)
             continue
         whose, gap_s, times = step
-        each.setdefault(whose, Gaps(told)).note(gap_s, times)
+        told.note(each.setdefault(whose, Gaps(told)), gap_s, times)
         true.setdefault(whose, Histogram(ITL_BUCKETS_S)).observe(gap_s, times)
         whole.observe(gap_s, times)
     for whose, gaps in each.items():
@@ -40,6 +40,6 @@ def test_no_more_than_a_batch_is_kept() -> None:
     told = AllGaps()
     gaps = Gaps(told)
     for _ in range(3 * BATCH + 1):
-        gaps.note(0.02, 1)
+        told.note(gaps, 0.02, 1)
     assert len(told._new) == 1
     assert gaps.count == told.histogram.count == 3 * BATCH + 1

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
@@ -74,11 +75,15 @@ async def whole_answer(service: Service, call: Call, path: str) -> Telling:
     timing = Timing(service.metrics)
     telling = Telling(call, ANSWERS[path](call, service.backend.tokenizer), timing)
     timing.ready(_labels(service, call), NO_SLO)
-    with _submitted(service.backend, call) as streams:
-        async with Merged(streams) as merged:
-            while batch := await merged.next():
-                telling.keep(batch)
-    telling.finish()
+    try:
+        with _submitted(service.backend, call) as streams:
+            async with Merged(streams) as merged:
+                while batch := await merged.next():
+                    telling.keep(batch)
+        telling.finish()
+    except BaseException as error:  # no answer is sent that it would be counted by
+        telling.over("cancelled" if isinstance(error, asyncio.CancelledError) else "failed")
+        raise
     return telling
 
 

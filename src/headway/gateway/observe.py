@@ -83,7 +83,7 @@ class Timing:
         gap_s = (now - last) / NS_PER_S / count
         if self._gaps is None:
             self._gaps = Gaps(self._metrics.gaps)
-        self._gaps.note(gap_s, count)
+        self._metrics.gaps.note(self._gaps, gap_s, count)
 
     def ended(self, outcome: str, usage: Usage) -> None:
         """How it ended, as far as it got, and what it cost; the first to say so is believed."""

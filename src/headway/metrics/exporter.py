@@ -149,6 +149,7 @@ class Exporter(EdgeExporter):
 
     @property
     def itl_s(self) -> Histogram:
+        """As it is now."""
         return self.gaps.histogram
 
     def _histogram(self, name: str) -> Histogram:

@@ -14,7 +14,7 @@ BATCH = 512
 
 
 class Gaps:
-    """Of one request, as `AllGaps` sorted them."""
+    """Of one request. `AllGaps` notes them, and sorts them whenever they are read."""
 
     __slots__ = ("_all", "_counts", "_sum")
 
@@ -23,11 +23,7 @@ class Gaps:
         self._counts = [0] * (len(ITL_BUCKETS_S) + 1)
         self._sum = 0.0
 
-    def note(self, gap_s: float, times: int) -> None:
-        """`times` tokens came, each `gap_s` after the one before it."""
-        self._all.note(self, gap_s, times)
-
-    def add(self, bucket: int, gap_s: float, times: int) -> None:
+    def sorted_into(self, bucket: int, gap_s: float, times: int) -> None:
         self._counts[bucket] += times
         self._sum += gap_s * times
 
@@ -56,6 +52,7 @@ class AllGaps:
         self._new: list[tuple[Gaps, float, int]] = []
 
     def note(self, gaps: Gaps, gap_s: float, times: int) -> None:
+        """`times` tokens came, each `gap_s` after the one before it."""
         self._new.append((gaps, gap_s, times))
         if len(self._new) >= BATCH:
             self.sort()
@@ -66,7 +63,7 @@ class AllGaps:
         new, self._new = self._new, []
         observe = self._histogram.observe
         for gaps, gap_s, times in new:
-            gaps.add(observe(gap_s, times), gap_s, times)
+            gaps.sorted_into(observe(gap_s, times), gap_s, times)
 
     @property
     def histogram(self) -> Histogram:

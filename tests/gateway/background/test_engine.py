@@ -69,3 +69,27 @@ async def test_an_engine_keeps_computes_and_tells(tmp_path: Path) -> None:
         assert "202" in described["paths"]["/v1/chat/completions"]["post"]["responses"]
         _, index = await client.get("/")
         assert "POST /v1/batches" in index["routes"]
+
+
+async def test_what_is_cancelled_while_it_runs_is_counted_as_that(tmp_path: Path) -> None:
+    """Its tokens were counted as they came: all requests together and each lane's tell of the same."""
+    async with serving(tmp_path) as client:
+        body = {**CHAT, "max_tokens": 1_000, "background": True}
+        _, kept, _ = await client.post("/v1/chat/completions", body)
+
+        async def told(name: str) -> dict[str, float]:
+            async with client.session.get("/metrics") as response:
+                lines = (await response.text()).splitlines()
+            return {line.rsplit(" ", 1)[0]: float(line.rsplit(" ", 1)[1]) for line in lines if line.startswith(name)}
+
+        async with asyncio.timeout(10):
+            while (await told("headway_inter_token_latency_seconds_count"))[
+                "headway_inter_token_latency_seconds_count"
+            ] < 5:
+                await asyncio.sleep(0.02)
+            assert (await client.post(f"{kept['url']}/cancel", b""))[0] == 200
+            while (await told("headway_requests_total"))['headway_requests_total{outcome="cancelled"}'] < 1:
+                await asyncio.sleep(0.02)
+        whole = await told("headway_inter_token_latency_seconds_count")
+        by_lane = await told("headway_lane_inter_token_latency_seconds_count")
+        assert sum(by_lane.values()) == sum(whole.values()) >= 5

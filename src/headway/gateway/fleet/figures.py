@@ -100,6 +100,7 @@ class Figures:
 
     @property
     def itl_s(self) -> Histogram:
+        """As it is now."""
         return self.gaps.histogram
 
     @property

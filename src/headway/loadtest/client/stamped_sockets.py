@@ -5,8 +5,8 @@ it is known when a socket had nothing yet: a stamp that is older is not of what 
 that was lost, what came after it waits in the kernel, and only its retransmission makes all of it readable.
 
 All that have something are read first and parsed then: the kernel's code and the parsers' would otherwise drive each
-other out of the processor's caches with every chunk. At a flood only so many are read, so that sends get their turn:
-the rest waits in the kernel, each socket for its turn. How long that is, a file that stands in the same line can tell.
+other out of the processor's caches with every chunk. At a flood only so much is read, so that sends get their turn: the
+rest waits in the kernel, each socket for its turn. How long that is, a file that stands in the same line can tell.
 """
 
 from __future__ import annotations
@@ -15,20 +15,22 @@ import asyncio
 import select
 import socket
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from time import monotonic_ns
+from typing import TypeAlias
 
 from headway.loadtest.client.kernel_time import SPACE_BYTES, Ancillary, KernelTime, ask_for_stamps
 from headway.wire.http_connection import Connection
 from headway.wire.http_pool import Server, connect_by_loop
 
-_BUFFER = memoryview(bytearray(64 * 1024))  # of all, as each takes out what it reads
-_INTO = [_BUFFER]
+_BUFFER = memoryview(bytearray(16 * 1024))  # of all, as each takes out what it reads
+_INTO = [_BUFFER]  # as `recvmsg_into` wants it
 _READABLE = select.EPOLLIN | select.EPOLLERR | select.EPOLLHUP if sys.platform == "linux" else 0
 LOOK_S = 0.1  # a run's own alarm rings more often, and is looked at as well
-# At one look, some 400 µs: then sends get their turn. A look costs as much as reading one or two, and parsing so many
-# bytes as reading so many sockets.
+# At one look, some 400 µs but for one larger read: then sends get their turn. A look costs as much as reading one or
+# two sockets, and parsing so many bytes as reading so many.
 READS, LOOK_BYTES = 16, 4096
+_Taken: TypeAlias = "tuple[_Transport | _File, bytes, Ancillary]"
 
 
 class StampedSockets:
@@ -36,7 +38,8 @@ class StampedSockets:
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self._loop = loop
-        self._transports: dict[int, _Transport | _File] = {}
+        self._watched: dict[int, _Transport | _File] = {}
+        self._left: list[tuple[int, int]] = []  # seen to be ready, and not taken at that look
         self._epoll = select.epoll() if sys.platform == "linux" else None
         self._next: asyncio.TimerHandle | None = None
         self.time = KernelTime()
@@ -53,7 +56,7 @@ class StampedSockets:
             await connect_by_loop(connection, server)
             return
         transport = _Transport(self, await _connected_socket(self._loop, server), connection)
-        self._transports[transport.fileno] = transport
+        self._watched[transport.fileno] = transport
         self._epoll.register(transport.fileno, select.EPOLLIN)
         connection.connection_made(transport)
         if self._next is None:
@@ -74,13 +77,14 @@ class StampedSockets:
         if self._epoll is None:
             self._loop.add_reader(fileno, callback)
             return
-        self._transports[fileno] = _File(callback)
+        self._watched[fileno] = _File(callback)
         self._epoll.register(fileno, select.EPOLLIN)
 
     def remove_reader(self, fileno: int) -> None:
         if self._epoll is None:
             self._loop.remove_reader(fileno)
         else:
+            self._watched[fileno].over = True
             self.forget(fileno)
 
     def watch(self, fileno: int, events: int) -> None:
@@ -89,34 +93,53 @@ class StampedSockets:
             self._epoll.modify(fileno, events)
 
     def forget(self, fileno: int) -> None:
-        del self._transports[fileno]
+        del self._watched[fileno]
         if self._epoll is not None:
             self._epoll.unregister(fileno)
 
     def _look_again(self) -> None:
-        self._look()
         self._next = self._loop.call_later(LOOK_S, self._look_again)
+        self._look()
 
     def _look(self) -> None:
         if self._epoll is None:
             return
         nothing_ns, now_ns = self._looked_ns, self.time.compare()
-        ready = self._epoll.poll(0, READS)
-        all_seen = len(ready) < READS
-        taken, taken_bytes = [], 0
-        for fileno, events in ready:
-            if taken_bytes > LOOK_BYTES:
-                all_seen = False
-                break
-            if one := self._transports[fileno].take(events):
-                taken.append(one)
-                taken_bytes += len(one[1])
-        taken_ns = monotonic_ns()
-        stamped = [(one, data, one.arrived_ns(data, told, nothing_ns, taken_ns)) for one, data, told in taken]
-        for transport, data, at_ns in stamped:
-            transport.hear(data, at_ns)
+        taken, all_seen = self._take(self._epoll)
         if all_seen:
             self._looked_ns = now_ns
+        now_ns = monotonic_ns()
+        stamped = [(one, data, one.stamp(told, nothing_ns, now_ns) if data else now_ns) for one, data, told in taken]
+        self._tell(iter(stamped))
+
+    def _take(self, epoll: select.epoll) -> tuple[list[_Taken], bool]:
+        """What is heard at this look, and whether that is all there is."""
+        ready, self._left = self._left, []
+        all_seen = not ready
+        if all_seen:
+            ready = epoll.poll(0, READS)
+            all_seen = len(ready) < READS
+        taken: list[_Taken] = []
+        taken_bytes = 0
+        for place, (fileno, events) in enumerate(ready):
+            if taken_bytes > LOOK_BYTES:  # who is not at the front now would never be: the kernel keeps their order
+                self._left = ready[place:]
+                return taken, False
+            watched = self._watched.get(fileno)  # None: closed since it was seen
+            if watched is not None and (one := watched.take(events)):
+                taken.append(one)
+                taken_bytes += len(one[1])
+                all_seen &= len(one[1]) < len(_BUFFER)
+        return taken, all_seen
+
+    def _tell(self, stamped: Iterator[tuple[_Transport | _File, bytes, int]]) -> None:
+        try:
+            for one, data, at_ns in stamped:
+                if not one.over:  # by what another one has said
+                    one.hear(data, at_ns)
+        except BaseException:
+            self._loop.call_soon(self._tell, stamped)  # a defect in one call must not leave the others unheard
+            raise
 
 
 class _File:
@@ -124,13 +147,14 @@ class _File:
 
     def __init__(self, callback: Callable[[], None]) -> None:
         self._callback = callback
+        self.over = False
 
-    def take(self, events: int) -> tuple[_File, bytes, Ancillary]:
+    def take(self, events: int) -> _Taken:
         del events
         return self, b"", ()
 
-    def arrived_ns(self, data: bytes, ancillary: Ancillary, nothing_ns: int, taken_ns: int) -> int:
-        del data, ancillary, nothing_ns
+    def stamp(self, ancillary: Ancillary, nothing_ns: int, taken_ns: int) -> int:
+        del ancillary, nothing_ns
         return taken_ns
 
     def hear(self, data: bytes, at_ns: int) -> None:
@@ -149,13 +173,13 @@ class _Transport:
         self._unsent = bytearray()
         self._reads = True
         self._events = select.EPOLLIN  # that it is looked at for
-        self._over = False
+        self.over = False
         self._failure: OSError | None = None  # to send, or to receive
         self.fileno = sock.fileno()
 
     def write(self, data: bytes) -> None:
         self._since_ns = max(self._since_ns, monotonic_ns())
-        if self._over or self._failure is not None:
+        if self.over or self._failure is not None:
             return
         waits = bool(self._unsent)
         self._unsent += data
@@ -174,12 +198,12 @@ class _Transport:
         self._watch()
 
     def abort(self) -> None:
-        if not self._over:
-            self._over = True
+        if not self.over:
+            self.over = True
             self._sockets.forget(self.fileno)
             self._sock.close()
 
-    def take(self, events: int) -> tuple[_Transport, bytes, Ancillary] | None:
+    def take(self, events: int) -> _Taken | None:
         """What there is to read, and what the kernel says of it. No bytes are the end."""
         if events & select.EPOLLOUT:
             self._send()
@@ -194,17 +218,12 @@ class _Transport:
             return self, b"", ()
         return self, _BUFFER[:count].tobytes(), ancillary
 
-    def arrived_ns(self, data: bytes, ancillary: Ancillary, nothing_ns: int, taken_ns: int) -> int:
-        """Of what was taken by `taken_ns`; `nothing_ns`: when there last was nothing to read. An end has no stamp."""
-        if not data:
-            return taken_ns
+    def stamp(self, ancillary: Ancillary, nothing_ns: int, taken_ns: int) -> int:
+        """When what was taken by `taken_ns` arrived. `nothing_ns`: when there last was nothing to read."""
         self._since_ns = max(self._since_ns, nothing_ns, self._sockets.time.arrived_ns(ancillary, taken_ns))
         return self._since_ns
 
     def hear(self, data: bytes, at_ns: int) -> None:
-        """Unless what another one has said has closed it."""
-        if self._over:
-            return
         if data:
             self._connection.read(data, at_ns)
         else:
@@ -224,7 +243,7 @@ class _Transport:
 
     def _watch(self) -> None:
         events = (select.EPOLLIN if self._reads else 0) | (select.EPOLLOUT if self._unsent else 0)
-        if not self._over and events != self._events:
+        if not self.over and events != self._events:
             self._events = events
             self._sockets.watch(self.fileno, events)
 
