@@ -38,6 +38,7 @@ def client(
     cpu_ratio: float = 0.3,
     loop_lags_s: npt.ArrayLike = (),
     freezes: Sequence[tuple[float, float, int]] = (),
+    stolen_ratio: float = 0.0,
 ) -> ClientFigures:
     table = tabulate(records)
     window = measured_window(what, table)
@@ -50,6 +51,7 @@ def client(
         cpu_ratio=cpu_ratio,
         loop_lags_s=lags if len(lags) else np.full(100, 1e-4),
         freezes=freezes,
+        stolen_ratio=stolen_ratio,
     )
 
 
@@ -61,6 +63,7 @@ def run(
     cpu_ratio: float = 0.3,
     loop_lags_s: npt.ArrayLike = (),
     freezes: Sequence[tuple[float, float, int]] = (),
+    stolen_ratio: float = 0.0,
     signals: Signals | None = None,
     environment: Environment | None = None,
     bursts_s: Sequence[tuple[float, float]] = (),
@@ -68,7 +71,9 @@ def run(
 ) -> Run:
     table = tabulate(records)
     summary = summarise(table, what, slo, bursts_s=bursts_s)
-    made = client(records, what, cpu_ratio=cpu_ratio, loop_lags_s=loop_lags_s, freezes=freezes)
+    made = client(
+        records, what, cpu_ratio=cpu_ratio, loop_lags_s=loop_lags_s, freezes=freezes, stolen_ratio=stolen_ratio
+    )
     return Run(
         started_at="2026-11-30T12:00:00Z",
         elapsed_s=what.duration_s or 0.0,

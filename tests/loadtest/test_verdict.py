@@ -385,6 +385,18 @@ def test_a_moment_says_nothing_about_the_client(span_s, word):
     assert quick.verdict.name == word
 
 
+def test_a_client_that_its_host_kept_from_running_says_so():
+    """More processes would not help, and there is no other work to be found on this machine."""
+    records = queues.records(queues.single(np.linspace(0, 20, 400, endpoint=False), np.full(400, 0.005)))
+    for record in records:
+        record.sent_ns += 40_000_000
+    for stolen_ratio, cpu_ratio, word in ((0.0, 0.9, "--processes"), (0.0, 0.1, "other work"), (0.14, 0.9, "14%")):
+        made = run(records, load(20.0), cpu_ratio=cpu_ratio, stolen_ratio=stolen_ratio)
+        assert made.verdict.name == CLIENT_LIMITED
+        (to_do,) = [one.evidence for one in made.verdict.findings if one.evidence.startswith("to do")]
+        assert word in to_do
+
+
 def test_a_warm_up_that_leaves_nothing_is_told_as_that():
     requests = queues.records(queues.Served(*(np.arange(30) / 10 + later for later in (0, 0, 0.05))))
     found = judged(requests, load(None, loop="closed", requests=30, concurrency=1, warmup_s=5.0))

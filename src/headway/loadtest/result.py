@@ -155,6 +155,7 @@ class ClientFigures(Struct):
     cpu_ratio: float  # of the busiest client process: CPU seconds per second
     loop_lag: Distribution  # how late the client's own event loop was, s, weighted by time
     freezes: list[Freeze] = []  # that measured requests were in flight in
+    stolen_ratio: float = 0.0  # of this machine's time, by its host, in the whole run
 
 
 class Word(StrEnum):

@@ -84,6 +84,7 @@ def client_figures(
     cpu_ratio: float,
     loop_lags_s: npt.ArrayLike,
     freezes: Sequence[tuple[float, float, int]] = (),
+    stolen_ratio: float = 0.0,
 ) -> ClientFigures:
     """How well the load was made in the window. `cpu_ratio` is of the busiest process, `loop_lags_s` of the latest, in
     equal steps of the window. `freezes`: when which process did not look at all, (from, until) and its number.
@@ -98,6 +99,7 @@ def client_figures(
         cpu_ratio=cpu_ratio,
         loop_lag=distribution(np.asarray(loop_lags_s, np.float64), seed=load.seed),
         freezes=_touching(freezes, table, due, processes, load.concurrency or processes),
+        stolen_ratio=stolen_ratio,
     )
 
 

@@ -54,6 +54,7 @@ class Tolerances:
     empty_s: float = 0.02
     cpu_ratio: float = 0.9  # of one core, by the busiest client process
     busy_ratio: float = 0.5  # of one core: from here on it is the client's own work that makes it late
+    stolen_ratio: float = 0.02  # of this machine's time: from here on its host's other guests may be what makes it late
     span_s: float = 0.5  # a rate or a share of a core over less than that says nothing about the client
     errors: float = 0.01
     mostly: float = 0.5  # of the requests: where so many failed at the server, that is what is wrong
@@ -201,6 +202,9 @@ def _frozen(client: ClientFigures, group: Group, tolerances: Tolerances, *, told
 def _what_to_do(client: ClientFigures, tolerances: Tolerances) -> str:
     """By what kept the client: its own work, or somebody else's."""
     used = f"{client.cpu_ratio:.0%} of a core"
+    if client.stolen_ratio > tolerances.stolen_ratio:
+        kept = f"{client.stolen_ratio:.0%} of its time"
+        return f"to do: run it again, or on another machine, for the host of this one kept {kept}"
     if client.cpu_ratio > tolerances.busy_ratio:
         return f"to do: --processes {max(client.processes, 1) * 2}, for the busiest client process used {used}"
     return (

@@ -248,6 +248,7 @@ class Tester:
             cpu_ratio=measured.cpu_ratio,
             loop_lags_s=measured.loop_lags_s(summary.window_s),
             freezes=measured.freezes,
+            stolen_ratio=measured.stolen_ratio,
         )
         address = self.template.address
         note(measured.environment, options.noted)

@@ -36,6 +36,7 @@ def client(run: Run) -> Table:
     rows = {
         "Processes": f"{made.processes}",
         "CPU of the busiest": f"{percent(made.cpu_ratio)} of a core",
+        **({"Kept by its host": f"{percent(made.stolen_ratio)} of this machine's time"} if made.stolen_ratio else {}),
         "Schedule lag": spread(made.lag),
         "Event loop lag": spread(made.loop_lag),
         **run.environment.client,

@@ -26,6 +26,7 @@ from headway.loadtest.runner.measure import CHECK_S, Measurement, Part
 from headway.loadtest.runner.plan import Plan
 from headway.loadtest.runner.processes import NoteTick, Processes
 from headway.loadtest.runner.progress import Meter, Progress, Tick
+from headway.loadtest.runner.stolen import stolen_s
 from headway.loadtest.side.aside import aside
 from headway.loadtest.side.environment import client_facts, environment_of
 from headway.loadtest.side.scrape import Scraper, channel_of
@@ -53,6 +54,7 @@ class Measured:
     environment: Environment
     # Of a closed loop: when the first process had sent its share of the requests: fewer were in flight from then on.
     ran_out_s: float | None = None
+    stolen_ratio: float = 0.0  # of this machine's time, by its host
     interrupted: bool = False
     ended_early: str = ""  # why, if the load was ended before its time by itself
     client_failed: bool = False  # that was the reason, and not the server
@@ -119,13 +121,17 @@ class Runner:
                 started_at = dt.datetime.now(dt.UTC) + dt.timedelta(seconds=START_IN_NS / NS_PER_S)
                 if scraper is not None:
                     scraper.start(zero_ns)
+                before_s = stolen_s()
                 parts = await body.run(zero_ns, meter.note)
                 elapsed_s = (monotonic_ns() - zero_ns) / NS_PER_S
+                stolen_ratio = (stolen_s() - before_s) / elapsed_s
         finally:
             await asyncio.to_thread(meter.close)
             body.close()
             signals = await asyncio.to_thread(scraper.stop) if scraper is not None else Signals()
-        return self._measured(started_at, elapsed_s, parts, signals, environment)
+        measured = self._measured(started_at, elapsed_s, parts, signals, environment)
+        measured.stolen_ratio = stolen_ratio
+        return measured
 
     def _enough(self, why: str) -> None:
         """Once: what a rising load was to show has been seen."""
