@@ -200,17 +200,13 @@ def _frozen(client: ClientFigures, group: Group, tolerances: Tolerances, *, told
 
 
 def _what_to_do(client: ClientFigures, tolerances: Tolerances) -> str:
-    """By what kept the client: its own work, or somebody else's."""
-    used = f"{client.cpu_ratio:.0%} of a core"
+    """By what kept the client: its host, its own work, or somebody else's."""
+    used = f"the busiest client process used {client.cpu_ratio:.0%} of a core"
     if client.stolen_ratio > tolerances.stolen_ratio:
-        kept = f"{client.stolen_ratio:.0%} of its time"
-        return f"to do: run it again, or on another machine, for the host of this one kept {kept}"
+        return f"to do: run it again, or elsewhere: the host of this machine kept {client.stolen_ratio:.0%} of its time"
     if client.cpu_ratio > tolerances.busy_ratio:
-        return f"to do: --processes {max(client.processes, 1) * 2}, for the busiest client process used {used}"
-    return (
-        f"to do: look for other work on this machine (the server itself?), for the client used only {used}, and more "
-        "--processes would not help"
-    )
+        return f"to do: --processes {max(client.processes, 1) * 2}, for {used}"
+    return f"to do: look for other work on this machine (the server itself?), for {used}; more --processes do not help"
 
 
 def _own_failures(errors: list[str], group: Group, tolerances: Tolerances, *, told: bool) -> list[str]:
