@@ -19,7 +19,7 @@ from collections.abc import Callable, Iterator
 from time import monotonic_ns
 from typing import TypeAlias
 
-from headway.loadtest.client.kernel_time import SPACE_BYTES, Ancillary, KernelTime, ask_for_stamps
+from headway.loadtest.client.kernel_time import SPACE_BYTES, KernelTime, ask_for_stamps
 from headway.wire.http_connection import Connection
 from headway.wire.http_pool import Server, connect_by_loop
 
@@ -30,7 +30,7 @@ LOOK_S = 0.1  # a run's own alarm rings more often, and is looked at as well
 # At one look, some 300 µs but for one larger read: then sends get their turn. A look costs as much as reading one or
 # two sockets; a chunk of a stream is some 200 bytes, and a whole answer of a fast server a few thousand.
 READS, LOOK_BYTES = 16, 2048
-_Taken: TypeAlias = "tuple[_Transport | _File, bytes, Ancillary]"
+_Taken: TypeAlias = "tuple[_Transport | _File, bytes, int]"  # and when it arrived
 
 
 class StampedSockets:
@@ -105,14 +105,12 @@ class StampedSockets:
         if self._epoll is None:
             return
         nothing_ns, now_ns = self._looked_ns, self.time.compare()
-        taken, all_seen = self._take(self._epoll)
+        taken, all_seen = self._take(self._epoll, nothing_ns)
         if all_seen:
             self._looked_ns = now_ns
-        now_ns = monotonic_ns()
-        stamped = [(one, data, one.stamp(told, nothing_ns, now_ns) if data else now_ns) for one, data, told in taken]
-        self._tell(iter(stamped))
+        self._tell(iter(taken))
 
-    def _take(self, epoll: select.epoll) -> tuple[list[_Taken], bool]:
+    def _take(self, epoll: select.epoll, nothing_ns: int) -> tuple[list[_Taken], bool]:
         """What is heard at this look, and whether that is all there is."""
         ready, self._left = self._left, []
         all_seen = not ready
@@ -126,13 +124,13 @@ class StampedSockets:
                 self._left = ready[place:]
                 return taken, False
             watched = self._watched.get(fileno)  # None: closed since it was seen
-            if watched is not None and (one := watched.take(events)):
+            if watched is not None and (one := watched.take(events, nothing_ns)):
                 taken.append(one)
                 taken_bytes += len(one[1])
                 all_seen &= len(one[1]) < len(_BUFFER)
         return taken, all_seen
 
-    def _tell(self, stamped: Iterator[tuple[_Transport | _File, bytes, int]]) -> None:
+    def _tell(self, stamped: Iterator[_Taken]) -> None:
         try:
             for one, data, at_ns in stamped:
                 if not one.over:  # by what another one has said
@@ -149,13 +147,9 @@ class _File:
         self._callback = callback
         self.over = False
 
-    def take(self, events: int) -> _Taken:
+    def take(self, events: int, nothing_ns: int) -> _Taken:
         del events
-        return self, b"", ()
-
-    def stamp(self, ancillary: Ancillary, nothing_ns: int, taken_ns: int) -> int:
-        del ancillary, nothing_ns
-        return taken_ns
+        return self, b"", nothing_ns
 
     def hear(self, data: bytes, at_ns: int) -> None:
         del data, at_ns
@@ -167,6 +161,7 @@ class _Transport:
 
     def __init__(self, sockets: StampedSockets, sock: socket.socket, connection: Connection) -> None:
         self._sockets = sockets
+        self._time = sockets.time
         self._sock = sock
         self._connection = connection
         self._since_ns = 0  # the last arrival, or the last write: no answer is older than its request
@@ -203,8 +198,8 @@ class _Transport:
             self._sockets.forget(self.fileno)
             self._sock.close()
 
-    def take(self, events: int) -> _Taken | None:
-        """What there is to read, and what the kernel says of it. No bytes are the end."""
+    def take(self, events: int, nothing_ns: int) -> _Taken | None:
+        """What there is to read, and when it arrived: not at `nothing_ns` yet. No bytes are the end."""
         if events & select.EPOLLOUT:
             self._send()
         if not events & _READABLE:
@@ -214,14 +209,11 @@ class _Transport:
         except (BlockingIOError, InterruptedError):
             return None
         except OSError as error:
-            self._failure = error
-            return self, b"", ()
-        return self, _BUFFER[:count].tobytes(), ancillary
-
-    def stamp(self, ancillary: Ancillary, nothing_ns: int, taken_ns: int) -> int:
-        """When what was taken by `taken_ns` arrived. `nothing_ns`: when there last was nothing to read."""
-        self._since_ns = max(self._since_ns, nothing_ns, self._sockets.time.arrived_ns(ancillary, taken_ns))
-        return self._since_ns
+            self._failure, count = error, 0
+        if not count:
+            return self, b"", monotonic_ns()
+        self._since_ns = max(self._since_ns, nothing_ns, self._time.arrived_ns(ancillary, monotonic_ns()))
+        return self, _BUFFER[:count].tobytes(), self._since_ns
 
     def hear(self, data: bytes, at_ns: int) -> None:
         if data:
