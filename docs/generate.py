@@ -14,6 +14,7 @@ from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any, Literal, get_args, get_origin
 
+from cyclopts import App
 from rich.console import Console
 
 import headway
@@ -147,15 +148,22 @@ def table(*columns: str, rows: Iterator[tuple[str, ...]]) -> str:
 
 
 def cli() -> str:
-    parts = ["# Command line"]
-    parts += [help_of(command) for command in ([], ["serve"], ["generate"], ["fetch"], ["kv"], ["plan"])]
-    parts += [help_of(["keys", command]) for command in ("create", "list", "revoke")]
-    parts += [help_of(["bench"])]
-    parts += [profile_flags(name) for name in PROFILES if name != "concurrency"]
-    parts += [help_of(["bench", command]) for command in ("sweep", "stable", "compare", "report")]
-    parts += [help_of(["batch", command]) for command in ("run", "status", "resume", "retry")]
-    parts += [help_of([command]) for command in ("simulate", "explain", "top", "doctor", "check")]
+    parts = ["# Command line", help_of([])]
+    for command in commands(app):
+        group, *names = command
+        if not names or names[0] not in PROFILES:
+            parts.append(help_of(command))
+        elif group == "bench" and names != ["concurrency"]:  # which has no flags of its own; `simulate` takes the same
+            parts.append(profile_flags(names[0]))
     return "\n\n".join(parts)
+
+
+def commands(group: App, at: tuple[str, ...] = ()) -> Iterator[list[str]]:
+    """All that are shown, each after its group."""
+    shown = [name for name in group if not name.startswith("-") and group[name].show]
+    for name in sorted(shown, key=lambda name: group[name].sort_key or 0):
+        yield [*at, name]
+        yield from commands(group[name], (*at, name))
 
 
 def help_of(command: list[str]) -> str:
