@@ -22,6 +22,7 @@ from headway.loadtest.runner.measure import Measurement
 from headway.loadtest.runner.packing import pack, unpack
 from headway.loadtest.runner.plan import ClosedLoad, OpenLoad
 from headway.loadtest.runner.prefetch import Prefetch, timed, untimed
+from headway.loadtest.runner.processes import Processes
 from headway.loadtest.runner.progress import Progress
 from headway.loadtest.runner.run import Runner, run
 from headway.workload.item import Arrival, Item
@@ -233,6 +234,19 @@ async def test_a_stuck_process_is_left_after_the_second_stop(monkeypatch: pytest
     assert measured.interrupted
     assert "client process 1 did not end when it was told to" in measured.ended_early
     assert {record.index % 2 for record in measured.records} == {0, 1}
+
+
+async def test_a_stuck_process_does_not_hold_up_whoever_shares_the_loop(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("headway.loadtest.runner.processes.END_S", 0.5)
+    plan = plan_for("http://127.0.0.1:9", OpenLoad(functools.partial(load_of, 1, 1)), processes=1)
+    processes, turns = Processes(plan), 0
+    os.kill(processes._children[0]._process.pid or 0, signal.SIGSTOP)
+    closing = asyncio.create_task(processes.close())
+    while not closing.done():
+        await asyncio.sleep(0.01)
+        turns += 1
+    await closing
+    assert turns > 5
 
 
 def victim(load: Any) -> int:

@@ -86,12 +86,14 @@ class Processes:
         for child in self._children:
             child.leave()
 
-    def close(self) -> None:
+    async def close(self) -> None:
         if self._leaving is not None:
             self._leaving.cancel()
         for child in self._children:
             child.tell("quit")
-        until_s = monotonic() + END_S
+        await asyncio.to_thread(self._await_ends, monotonic() + END_S)
+
+    def _await_ends(self, until_s: float) -> None:
         for child in self._children:
             child.close(until_s)
 
@@ -131,7 +133,7 @@ class _Child:
         if self._left:
             raise ClientFailed(f"Client process {self._share} was not ready yet when the run was interrupted.")
         if message[0] == "gone":
-            raise ClientFailed(f"Client process {self._share} ended before it began{self._exit_words()}.")
+            raise ClientFailed(f"Client process {self._share} ended before it began{await self._exit_words()}.")
         assert message[0] == kind, message
         return message
 
@@ -154,12 +156,12 @@ class _Child:
                     part.records += unpack(packed.popleft())
                 if kind != "end":
                     part.client_failed = True
-                    part.ended_early = self._lost(tick.sent - len(part.records))
+                    part.ended_early = await self._lost(tick.sent - len(part.records))
                 return part
 
-    def _lost(self, lost: int) -> str:
+    async def _lost(self, lost: int) -> str:
         """In words. `lost`: of the requests that it told of."""
-        how = "did not end when it was told to" if self._left else f"died{self._exit_words()}"
+        how = "did not end when it was told to" if self._left else f"died{await self._exit_words()}"
         number = f" (at least {lost:,})" if lost > 0 else ""
         return f"client process {self._share} {how}: what had not ended of its requests is lost{number}"
 
@@ -169,8 +171,8 @@ class _Child:
             self._left = True
             self._process.kill()
 
-    def _exit_words(self) -> str:
-        self._process.join(1.0)
+    async def _exit_words(self) -> str:
+        await asyncio.to_thread(self._process.join, 1.0)
         code = self._process.exitcode
         if code is None:
             return ""

@@ -126,9 +126,11 @@ class Runner:
                 elapsed_s = (monotonic_ns() - zero_ns) / NS_PER_S
                 stolen_ratio = (stolen_s() - before_s) / elapsed_s
         finally:
-            await asyncio.to_thread(meter.close)
-            body.close()
-            signals = await asyncio.to_thread(scraper.stop) if scraper is not None else Signals()
+            try:
+                await asyncio.to_thread(meter.close)
+                await body.close()
+            finally:
+                signals = await asyncio.to_thread(scraper.stop) if scraper is not None else Signals()
         measured = self._measured(started_at, elapsed_s, parts, signals, environment)
         measured.stolen_ratio = stolen_ratio
         return measured
@@ -254,5 +256,5 @@ class _Here:
     def stop(self) -> None:
         self._measurement.stop()
 
-    def close(self) -> None:
+    async def close(self) -> None:
         """Nothing is left: the measurement cleans up after itself."""
