@@ -3,9 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import shutil
+import signal
+import socket
 import ssl
 import subprocess
+import sys
+import time
 from pathlib import Path
 
 import pytest
@@ -326,3 +331,39 @@ async def test_who_has_no_time_reads_later_and_keeps_the_time_of_arrival():
         assert await exchange.read() == b"x"
         assert exchange.first_byte_ns in {at_ns for _, _, at_ns in later.kept}
         await pool.close()
+
+
+READER = """
+import asyncio, sys, uvloop
+from headway.wire.http_client import Timeouts, client_of
+from headway.wire.http_pool import Server
+
+async def main():
+    client = client_of(Server("127.0.0.1", int(sys.argv[1])), "x", timeouts=Timeouts(between_bytes_s=0.3))
+    exchange = client.ask("GET", "/")
+    while piece := await exchange.read():
+        print(piece.decode(), end="", flush=True)
+
+uvloop.run(main())
+"""
+
+
+def test_what_came_while_this_process_stood_still_is_no_silence_of_the_server():
+    """With uvloop, timers are looked at before sockets, once the process runs again."""
+    listening = socket.create_server(("127.0.0.1", 0))
+    command = [sys.executable, "-c", READER, str(listening.getsockname()[1])]
+    with listening, subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as reader:
+        taken, _ = listening.accept()
+        with taken:
+            taken.recv(65_536)
+            taken.sendall(chunked_head() + chunk(b"x"))
+            assert reader.stdout is not None
+            assert reader.stdout.read(1) == b"x"
+            os.kill(reader.pid, signal.SIGSTOP)
+            for _ in range(6):
+                time.sleep(0.1)
+                taken.sendall(chunk(b"x"))
+            os.kill(reader.pid, signal.SIGCONT)
+            taken.sendall(chunk(b"x") + END)
+            rest, trouble = reader.communicate(timeout=10)
+    assert (rest, trouble.decode()) == (b"x" * 7, "")

@@ -75,6 +75,7 @@ class Exchange:
         "_limits",
         "_lingering",
         "_over",
+        "_overdue",
         "_paused",
         "_pieces",
         "_pool",
@@ -106,6 +107,7 @@ class Exchange:
         self._buffered_bytes = 0
         self._fault: HttpFault | None = None
         self._over = self._paused = self._lingering = False
+        self._overdue = False  # at the last check
         self._started_ns = self._last_ns = monotonic_ns()
         self._sent_ns = 0
         self.first_byte_ns = 0  # of the body; 0 before it came
@@ -276,12 +278,14 @@ class Exchange:
             due_ns = self._sent_ns + int(limits.first_byte_s * NS_PER_S)
             dues.append((due_ns, f"no answer within {limits.first_byte_s:g} s"))
         due_ns, words = min(dues, default=(0, ""))
-        if words and due_ns <= now_ns:
+        if words and due_ns <= now_ns and self._overdue:
             self._give_up(TooSlow(words))
             return
+        # If this process stood still, what came meanwhile is not read yet: some loops look at their timers first.
+        self._overdue = bool(words) and due_ns <= now_ns
         wait_s = limits.shortest_s
         if words:
-            wait_s = min(wait_s, (due_ns - now_ns) / NS_PER_S)
+            wait_s = max(0.0, min(wait_s, (due_ns - now_ns) / NS_PER_S))
         self._timer = asyncio.get_running_loop().call_later(wait_s + 0.001, self._check)
 
     def _give_up(self, fault: TooSlow) -> None:
