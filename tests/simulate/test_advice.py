@@ -10,10 +10,11 @@ from hypothesis import strategies as st
 
 from headway.core.pace import StepTime
 from headway.simulate.advice import Facts, Finding, Latency, advise
+from headway.simulate.slots import Steps
 
 MS = 1e6
 # A step takes 5 ms, each decoding sequence 0.2 ms more, each prompt token 0.02 ms.
-STEPS = StepTime(5 * MS, 0.02 * MS, 0.2 * MS, 0.0, 0.0)
+STEPS = Steps(StepTime(5 * MS, 0.02 * MS, 0.2 * MS, 0.0, 0.0), 500)
 CALM = Facts(
     max_num_seqs=64,
     max_num_batched_tokens=2_048,
@@ -25,8 +26,7 @@ CALM = Facts(
     ttft=Latency(0.2, 1.0),
     itl=Latency(0.02, 0.1),
     full_budget_ratio=0.1,
-    context_tokens=500,
-    step_time=STEPS,
+    steps=STEPS,
 )
 
 
@@ -72,7 +72,7 @@ def test_queues_without_room_ask_for_replicas(changes: dict[str, object]) -> Non
 
 def test_a_batch_that_brings_nothing_more_is_not_raised() -> None:
     """Steps that grow as the batch does."""
-    facts = replace(CALM, running=64, waiting=5.0, step_time=StepTime(0.0, 0.0, MS, 0.0, 0.0), itl=None)
+    facts = replace(CALM, running=64, waiting=5.0, steps=Steps(StepTime(0.0, 0.0, MS, 0.0, 0.0)), itl=None)
     assert list(said(facts)) == ["raise replicas"]
 
 
@@ -143,8 +143,7 @@ facts = st.builds(
     e2e=latencies,
     full_budget_ratio=ratios,
     decode_step_s=st.none() | seconds,
-    context_tokens=st.none() | st.floats(0, 10_000),
-    step_time=st.none() | st.just(STEPS),
+    steps=st.none() | st.builds(Steps, st.just(STEPS.time), st.floats(0, 10_000)),
 )
 
 

@@ -1,8 +1,8 @@
 """`advise`: from what one engine did to what to change: `max_num_seqs`, `max_num_batched_tokens`, or more replicas.
 
 A pure function. The facts may be observed or simulated: `plan` and `tune` ask the same one. (The doctor has rules of
-its own, for servers that tell less than this asks.) A fact that is not known (None) is never guessed; the rules that
-need it stay silent. Every finding carries its numbers.
+its own, for servers that tell less than this asks; how much fits into a step both take from `slots.py`.) A fact that
+is not known (None) is never guessed; the rules that need it stay silent. Every finding carries its numbers.
 
 | what is seen | what is said |
 |---|---|
@@ -16,22 +16,17 @@ need it stay silent. Every finding carries its numbers.
 
 from __future__ import annotations
 
-from bisect import bisect_left
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Literal
 
-from headway.core.pace import Shape, StepTime
+from headway.simulate.slots import ITL_AIM, LEAST_BUDGET_TOKENS, Steps, seqs_by_kv
 
 QUEUES = 0.5  # requests that wait, on average over time: from here on they queue
 FULL = 0.95  # of the slots, or of the budget
 KV_ROOM, KV_HIGH = 0.80, 0.95  # of the KV cache
-KV_AIM = 0.85  # what is aimed at when slots are counted by KV
 PREEMPTED = 0.01  # of requests: from here on preemption costs what it should save
 WORSE = 1.25  # times what it was before, or what the model says
-ITL_AIM = 0.9  # of the promise: what is aimed at, so that chance does not break it
-GAINS = 1.15  # a batch twice as large must bring so much more; less is not worth its latency
-LEAST_BUDGET_TOKENS = 64
 
 Setting = Literal["max_num_seqs", "max_num_batched_tokens", "replicas", "fit"]
 Change = Literal["raise", "lower", "repeat"]
@@ -71,23 +66,17 @@ class Facts:
     e2e: Latency | None = None
     full_budget_ratio: float | None = None  # of the steps with prompts in them, those that used the whole budget
     decode_step_s: float | None = None  # the mean step of decode alone
-    context_tokens: float | None = None  # KV tokens of one running sequence, the mean
-    step_time: StepTime | None = None  # what the model of steps says
+    steps: Steps | None = None  # what the model of steps says
 
     def decode_s(self, seqs: float) -> float | None:
         """What the model says of a decode step of so many sequences."""
-        if self.step_time is None or self.context_tokens is None:
-            return None
-        shape = Shape(decode_seqs=round(seqs), context_tokens=round(seqs * self.context_tokens))
-        return self.step_time.predict_ns(shape) / 1e9
+        return self.steps.decode_s(seqs) if self.steps is not None else None
 
     def mixed_s(self, budget_tokens: int) -> float | None:
         """The same of a step that uses the whole budget: the running sequences decode, prompts take the rest."""
-        if self.step_time is None or self.context_tokens is None or self.running is None:
+        if self.steps is None or self.running is None:
             return None
-        seqs = round(min(self.running, budget_tokens))
-        shape = Shape(budget_tokens - seqs, seqs, round(seqs * self.context_tokens))
-        return self.step_time.predict_ns(shape) / 1e9
+        return self.steps.step_s(budget_tokens, self.running)
 
 
 @dataclass(frozen=True, slots=True)
@@ -138,9 +127,9 @@ def _more_seqs(facts: Facts) -> Finding | None:
     kv, now = facts.kv_used_ratio, facts.max_num_seqs
     if not (queues(facts) and _slots_full(facts)) or kv is None or kv >= KV_ROOM:
         return None
-    to = min(2 * now, int(now * KV_AIM / kv) if kv > 0 else 2 * now)
-    to = min(to, facts.max_num_batched_tokens, _seqs_within_itl(facts, to))
-    if to < 1.05 * now or not _gains(facts, now, to):
+    to = int(min(2 * now, seqs_by_kv(kv / now), facts.max_num_batched_tokens))
+    to = min(to, _seqs_within_itl(facts, to))
+    if to < 1.05 * now or (facts.steps is not None and not facts.steps.pays(now, to)):
         return None
     why = f"{_wait(facts)} while all {now:,} slots run, with KV {kv:.0%} used"
     return Finding("max_num_seqs", "raise", now, to, why + _step_words(facts, to))
@@ -151,21 +140,11 @@ def _seqs_within_itl(facts: Facts, most: int) -> int:
     itl = facts.itl
     if itl is None or itl.promise_s is None:
         return most
-    if facts.decode_s(1) is None:
+    if facts.steps is None:
         return most if itl.value_s <= itl.promise_s / 2 else facts.max_num_seqs
     if itl.broken:
         return 0  # by whatever: it has no room
-    within_s = ITL_AIM * itl.promise_s
-    return _largest(most, lambda seqs: (facts.decode_s(seqs) or 0.0) <= within_s)
-
-
-def _gains(facts: Facts, now: int, to: int) -> bool:
-    """Does a larger batch bring more tokens per second? A step that grows with the batch brings none."""
-    step_s, larger_s = facts.decode_s(now), facts.decode_s(to)
-    if step_s is None or larger_s is None or step_s <= 0:
-        return True
-    doublings = max(to / now - 1, 1e-9)
-    return (to / larger_s) / (now / step_s) >= 1 + (GAINS - 1) * doublings
+    return facts.steps.seqs_within(most, ITL_AIM * itl.promise_s)
 
 
 def _fewer_seqs(facts: Facts) -> Finding | None:
@@ -182,7 +161,7 @@ def _fewer_seqs(facts: Facts) -> Finding | None:
     if not reasons and kv is not None and kv >= KV_HIGH and suffers is not None:
         reasons += [f"KV is {kv:.0%} used", _latency_words(facts, suffers)]
     if reasons and running and kv:
-        to.append(int(min(running, now) * KV_AIM / kv))
+        to.append(int(seqs_by_kv(kv / min(running, now))))
     itl = facts.itl
     if itl is not None and itl.promise_s is not None and itl.broken and running:
         decode_s = facts.decode_step_s or facts.decode_s(running)
@@ -191,9 +170,7 @@ def _fewer_seqs(facts: Facts) -> Finding | None:
             reasons.append(
                 f"a decode step of {running:,.0f} sequences takes {_duration(decode_s)} alone, over {promise}"
             )
-            within_s = ITL_AIM * itl.promise_s
-            fits = _largest(int(running), lambda seqs: (facts.decode_s(seqs) or decode_s) <= within_s)
-            to += [fits] if fits else []
+            to += [facts.steps.seqs_within(int(running), ITL_AIM * itl.promise_s)] if facts.steps is not None else []
     if not reasons and suffers is not None and _slots_full(facts) and _is_worse(facts, suffers):
         reasons.append(f"{_latency_words(facts, suffers)}, with all {now:,} slots running")
     if not reasons:
@@ -212,14 +189,13 @@ def _smaller_budget(facts: Facts) -> Finding | None:
     mixed_s = facts.mixed_s(now)
     if decode_s is None or decode_s > promise_s or (mixed_s is not None and mixed_s <= promise_s):
         return None
-    least = max(LEAST_BUDGET_TOKENS, facts.max_num_seqs)
-    to = _largest(now, lambda tokens: (facts.mixed_s(tokens) or promise_s) <= ITL_AIM * promise_s)
     why = f"ITL is {_duration(itl.value_s)} of the promised {_duration(promise_s)}, of which decode alone takes "
     why += _duration(decode_s)
-    if mixed_s is not None:
+    to: int | None = None
+    if facts.steps is not None and mixed_s is not None:
         why += f" and a step with {now:,} tokens {_duration(mixed_s)}"
-    if mixed_s is None or to < least or to >= now:
-        return Finding("max_num_batched_tokens", "lower", now, None, why)
+        fits = facts.steps.budget_within(now, facts.running, ITL_AIM * promise_s)
+        to = fits if fits >= max(LEAST_BUDGET_TOKENS, facts.max_num_seqs) else None
     return Finding("max_num_batched_tokens", "lower", now, to, why)
 
 
@@ -233,10 +209,9 @@ def _larger_budget(facts: Facts) -> Finding | None:
         return None
     to, itl = 2 * now, facts.itl
     if itl is not None and itl.promise_s is not None:
-        promise_s, mixed_s = itl.promise_s, facts.mixed_s(to)
-        if itl.broken or mixed_s is None:
+        if itl.broken or facts.steps is None or facts.running is None:
             return None
-        to = _largest(to, lambda tokens: (facts.mixed_s(tokens) or promise_s) <= ITL_AIM * promise_s)
+        to = facts.steps.budget_within(to, facts.running, ITL_AIM * itl.promise_s)
         if to < 1.05 * now:
             return None
     why = _latency_words(facts, "TTFT") if late else _wait(facts)
@@ -256,7 +231,7 @@ def _more_replicas(facts: Facts) -> Finding | None:
     itl = facts.itl
     if itl is not None and itl.promise_s is not None:
         parts.append(f"ITL is {_duration(itl.value_s)} of the promised {_duration(itl.promise_s)}")
-    elif facts.decode_s(1) is not None and not _gains(facts, facts.max_num_seqs, 2 * facts.max_num_seqs):
+    elif facts.steps is not None and not facts.steps.pays(facts.max_num_seqs, 2 * facts.max_num_seqs):
         parts.append("a larger batch would bring hardly more tokens per second")
     return Finding("replicas", "raise", None, None, ", ".join(parts)) if len(parts) > 1 else None
 
@@ -299,11 +274,6 @@ def _step_words(facts: Facts, seqs: int) -> str:
     itl = facts.itl
     of = f" of the promised {_duration(itl.promise_s)}" if itl is not None and itl.promise_s is not None else ""
     return f"; a decode step of {seqs:,} sequences takes {_duration(step_s)}{of}"
-
-
-def _largest(most: int, fits: Callable[[int], bool]) -> int:
-    """The largest of 1 … `most` that fits, where smaller ones fit as well; 0 when none does."""
-    return bisect_left(range(1, most + 1), True, key=lambda number: not fits(number))
 
 
 def _duration(seconds: float) -> str:

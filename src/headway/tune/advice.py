@@ -7,6 +7,7 @@ import numpy as np
 from headway.loadtest.result import Run, Slo
 from headway.simulate.advice import Facts, Latency, advise
 from headway.simulate.fit import StepFit
+from headway.simulate.slots import Steps
 from headway.tune.settings import Settings
 from headway.tune.workload import Workload
 
@@ -31,8 +32,9 @@ def advice_of(settings: Settings, run: Run, fit: StepFit, slo: Slo, load: Worklo
         ttft=_latency(run, "ttft", slo.ttft_s),
         itl=_latency(run, "itl", slo.itl_s),
         e2e=_latency(run, "e2e", slo.e2e_s),
-        context_tokens=float(np.mean(prompts + outputs / 2)),
-        step_time=fit.cost.step_time,
+        steps=Steps(
+            fit.cost.step_time, float(np.mean(prompts + outputs / 2)), float(prompts.max()), fit.cost.prefill_step_ns
+        ),
     )
     return [str(finding) for finding in advise(facts)]
 

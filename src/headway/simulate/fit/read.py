@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import msgspec
 
@@ -33,19 +33,27 @@ def json_of(path: Path) -> dict[str, Any]:
     return value
 
 
-def lines_of(path: Path) -> Iterator[Line]:
-    """The objects of a file of JSON lines; empty lines are passed over, and a last one that was cut off."""
+def lines_of(path: Path, *, torn: Literal["raise", "skip"] = "raise") -> Iterator[Line]:
+    """The objects of a file of JSON lines; empty lines are passed over, and a last one that was cut off.
+
+    A crash or a full disk cuts lines short in the middle of a file as well; `torn` says what is done with those.
+    Raises `ConfigError`: such a line, or a file that cannot be read.
+    """
     lines = text_of(path).split(b"\n")
     for number, line in enumerate(lines, 1):
         if not line.strip():
             continue
         try:
             value = _decode(line)
-        except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+            if torn == "skip":
+                continue
             if number == len(lines):
                 return  # it is still being written, or the disk was full
             raise ConfigError(f"{path} line {number}: no JSON: {error}") from error
         if not isinstance(value, dict):
+            if torn == "skip":
+                continue
             raise ConfigError(f"{path} line {number}: a JSON object is expected, not {type(value).__name__}")
         yield Line(value, f"{path} line {number}")
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -63,9 +64,14 @@ def valid_of(shapes: Floats) -> Valid:
 
 def read_step_log(path: Path) -> StepLog:
     """The last run in the file. Raises `ConfigError`: no such log, too few steps, a line that means nothing."""
+    return step_log_of(lines_of(path), path)
+
+
+def step_log_of(lines: Iterable[Line], path: Path) -> StepLog:
+    """The same, of lines that were read."""
     header: Line | None = None
     steps: list[tuple[float, ...]] = []
-    for line in lines_of(path):
+    for line in lines:
         kind = line.fields.get("kind")
         if kind == "header":
             header, steps = _checked(line), []

@@ -17,6 +17,7 @@ from headway.simulate.plan.promise import Promise
 from headway.simulate.plan.trial import Trial
 from headway.simulate.run import StepRecord
 from headway.simulate.settings import VirtualWorker
+from headway.simulate.slots import Steps
 
 PEAK = 95  # percentile of time: what is called the peak of running sequences and of KV use
 # Of steps: so many may be unlike what was measured, as the first and the last of a run are.
@@ -132,7 +133,10 @@ def facts_of(trial: Trial, work: Work, worker: VirtualWorker, promise: Promise, 
     """A trial as `advise` takes it: one replica, on average."""
     records = trial.run.records
     waited_s = sum(max(0, record.started_ns - record.arrival_ns) for record in records if record.started_ns) / 1e9
-    limits_s = dict(promise.limits())
+    limits_s, cost = dict(promise.limits()), worker.cost
+    longest = max((record.prompt_tokens for record in records), default=0)
+    context = work.context_tokens
+    steps = Steps(cost.step_time, context, longest, cost.prefill_step_ns) if context is not None else None
 
     def told(name: str) -> Latency:
         return Latency(trial.at(name, promise.percentile), limits_s.get(name))
@@ -147,8 +151,7 @@ def facts_of(trial: Trial, work: Work, worker: VirtualWorker, promise: Promise, 
         requests=len(records),
         full_budget_ratio=work.full_budget_ratio,
         decode_step_s=work.decode_step_s,
-        context_tokens=work.context_tokens,
-        step_time=worker.cost.step_time,
+        steps=steps,
         ttft=told("ttft"),
         itl=told("itl"),
         e2e=told("e2e"),
