@@ -42,7 +42,6 @@ TENANTS, LANES, WORKERS = 32, ("short", "long-prompt", "long-output"), 8
 SCRAPES = 50
 INSIDE = 512  # requests that run or wait meanwhile
 BLOCK_S = 2.0
-INSIDE = 512  # requests that run or wait meanwhile
 GAP_S = 0.02  # of the streams
 KINDS = ("requests", "streams")
 
@@ -65,8 +64,8 @@ def turns(what: str, given: argparse.Namespace) -> list[tuple[bool, float, int]]
 
 
 def counting() -> dict[str, float]:
-    """What counting a call takes in this process, in µs, and a chunk of a stream: the fastest of many, which other work
-    on the machine disturbs least.
+    """What counting a call takes in this process, in µs, one that is refused beside it, and a chunk of a stream: the
+    fastest of many, which other work on the machine disturbs least.
     """
     figures, choice = Figures(), Choice("worker-0", {}, {})
     usage, slo = Usage(10, 64, 0), Slo(ttft_ns=5 * NS_PER_S, itl_ns=NS_PER_S)
@@ -84,8 +83,14 @@ def counting() -> dict[str, float]:
     def chunk() -> None:
         streamed.passed(streamed.output_tokens + 1, exact=False)
 
+    def call_and_refusal() -> None:
+        call()
+        figures.refused("limited", {"tenant": "acme"})
+
+    call_us = _fastest_us(call)
     return {
-        "call_us": _fastest_us(call),
+        "call_us": call_us,
+        "refusal_us": _fastest_us(call_and_refusal) - call_us,
         "trail_us": _fastest_us(lambda: Trail(figures)),
         "chunk_us": _fastest_us(chunk),
     }
@@ -181,7 +186,8 @@ def main() -> None:
         )
     one = told["counting"]
     print(
-        f"in this process: {one['call_us'] - one['trail_us']:.1f} us to count a call, {one['chunk_us']:.2f} a chunk; "
+        f"in this process: {one['call_us'] - one['trail_us']:.1f} us to count a call, {one['refusal_us']:.1f} one that "
+        f"is refused beside it, {one['chunk_us']:.2f} a chunk; "
         f"of a gateway's CPU without it {(one['call_us'] - one['trail_us']) / told['requests']['bare_us']:.1%} "
         f"and {one['chunk_us'] / told['streams']['bare_us']:.1%}"
     )

@@ -32,7 +32,7 @@ COUNTS = {
     Histogram: ("observe", "note", "note_all", "add"),
     Calls: ("ended", "refused"),
     EdgeExporter: ("answered",),
-    Figures: ("over", "count_failure"),
+    Figures: ("over", "refused", "count_failure"),
 }
 
 

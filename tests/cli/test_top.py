@@ -81,8 +81,8 @@ def test_several_engines_of_vllm_are_one_server():
     assert frame.now["running"] == 5
     assert frame.now["waiting"] == 7
     assert frame.now["kv_used_ratio"] == 0.75  # the tighter one
-    assert frame.rates["decode"] == 100
-    assert frame.now["requests"] is None  # it does not tell
+    assert frame.rates["generation_tokens"] == 100
+    assert frame.now["in_service"] is None  # it does not tell
     assert frame.times["TTFT"].count == 4
     assert math.isinf(frame.times["TTFT"].p50_s)
 
@@ -91,14 +91,14 @@ def test_a_server_that_started_again_is_looked_at_anew():
     window = Window()
     window.add(page_of(VLLM % (1000, 5, 10), 0.0))
     window.add(page_of(VLLM % (10, 0, 1), 1.0))
-    assert window.add(page_of(VLLM % (30, 0, 1), 2.0)).rates["decode"] == 20
+    assert window.add(page_of(VLLM % (30, 0, 1), 2.0)).rates["generation_tokens"] == 20
 
 
 def test_rates_are_over_the_window_and_no_longer():
     window = Window(seconds=3)
     frames = [window.add(page_of(VLLM % (10 * second**2, 0, 0), float(second))) for second in range(10)]
     assert frames[-1].window_s == 3
-    assert frames[-1].rates["decode"] == (10 * 81 - 10 * 36) / 3
+    assert frames[-1].rates["generation_tokens"] == (10 * 81 - 10 * 36) / 3
 
 
 @settings(deadline=None)
@@ -171,7 +171,7 @@ def test_a_server_without_metrics_is_asked_for_its_load(capsys: pytest.CaptureFi
         ({}, "--enable-metrics"),
         ({"/metrics": (401, "")}, "--api-key"),
         ({"/metrics": (200, "node_load1 0.5\n")}, "no name that is known here"),
-        ({"/metrics": (200, 'headway_a{b="c 1\n')}, "not Prometheus"),
+        ({"/metrics": (200, 'headway_replicas{b="c 1\n')}, "no name that is known here"),
         ({"/metrics": (500, "")}, "answers 500"),
     ],
 )

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 from typing import Any
 
@@ -19,7 +19,7 @@ from headway.engine.driver import DrivenExecutor, Driver
 from headway.engine.snapshot import take_snapshot
 from headway.executors.simulated import SimulatedConfig, SimulatedExecutor
 from headway.executors.simulated_text import CHAT_TEMPLATE, EOS, SimulatedTokenizer
-from headway.metrics.snapshot import Snapshot
+from headway.metrics.snapshot import RecentStep, Snapshot
 from headway.models import ChatTemplate
 from tests.gateway.fake import FakeModel
 
@@ -107,6 +107,10 @@ class DrivenBackend:
     @property
     def dead(self) -> bool:
         return self.driver.dead
+
+    @property
+    def recent_steps(self) -> Sequence[RecentStep]:
+        return tuple(self.driver.recent_steps)
 
     def snapshot(self) -> Snapshot:
         return take_snapshot(self.driver)

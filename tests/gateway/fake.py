@@ -18,7 +18,7 @@ from headway.engine.config import EngineConfig, engine_config
 from headway.engine.stream import Delta
 from headway.executors.simulated_text import CHAT_TEMPLATE, SimulatedTokenizer
 from headway.gateway import Backend, GatewayConfig, create_app, listening
-from headway.metrics.snapshot import Snapshot
+from headway.metrics.snapshot import RecentStep, Snapshot
 from headway.models import ChatTemplate
 from headway.wire.sse import EventParser
 
@@ -131,6 +131,7 @@ class FakeBackend:
         self.not_ready_reason = ""
         self.dead = False
         self.streams: list[FakeStream] = []
+        self.recent_steps: Sequence[RecentStep] = ()
         self.slo = Slo()
         self.config = EngineConfig()
 

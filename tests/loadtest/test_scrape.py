@@ -20,8 +20,7 @@ from headway.loadtest.side.channel import channel_to
 from headway.loadtest.side.environment import client_facts, environment_of
 from headway.loadtest.side.noted import check_notes, note
 from headway.loadtest.side.scrape import Scraper, channel_of
-from headway.metrics.names import METRICS
-from headway.metrics.worker_signals import _GAUGES, read_metrics
+from headway.metrics.worker_signals import read_metrics
 from headway.wire.blocking import Channel
 from tests.loadtest.servers import Server, Turn, plan_for, serving, talks, whole
 
@@ -48,10 +47,6 @@ vllm:cache_config_info{block_size="16",cache_dtype="auto",engine="0",num_gpu_blo
 # TYPE vllm:time_to_first_token_seconds histogram
 vllm:time_to_first_token_seconds_bucket{le="0.001"} 0.0
 """
-
-
-def test_our_own_names_are_those_we_export() -> None:
-    assert set(_GAUGES["headway"]) - {"headway_desired_replicas"} <= set(METRICS)
 
 
 # -- over a run --------------------------------------------------------------------------------------------------------

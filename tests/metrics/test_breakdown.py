@@ -116,13 +116,21 @@ def test_gauges_of_now_stand_by_the_same_names_and_lose_nothing():
     assert sum(told.values()) == sum(many.values())
 
 
-def test_a_refused_call_s_model_is_no_new_label():
+def test_who_takes_how_much_is_told_as_fairness_counts_it():
+    """As `Usage.computed_tokens`: what was found in a cache costs nothing. And nobody is missing from the whole."""
     calls = Calls()
-    calls.ended(ended("good", 1, labels={"tenant": "a", "model": "real"}))
-    for number in range(100):
-        calls.refused("invalid", {"tenant": "a", "model": f"made-up-{number}"})
-    assert {name for name, _ in calls.by["model"].cells()} == {"real", OTHER}
-    assert dict(calls.by["tenant"].cells())["a"].outcomes == {"good": 1, "invalid": 100}
+    for number in range(MOST_NAMED + 5):
+        calls.ended(Ended("good", 100, 90, 10, labels={"tenant": f"t{number}"}))
+    calls.refused("limited", {"tenant": "t0"})
+    told = calls.by["tenant"].computed_tokens()
+    assert told == {**{f"t{number}": 20 for number in range(MOST_NAMED)}, OTHER: 100}
+
+
+def test_prompts_are_counted_once_their_answer_began():
+    calls = Calls()
+    for outcome, output in (("good", 5), ("good", 0), ("cancelled", 3), ("cancelled", 0), ("expired", 0)):
+        calls.ended(Ended(outcome, 100, 90, output))
+    assert calls.begun_tokens == 300
 
 
 def test_its_text_is_prometheus_and_says_the_same():

@@ -11,6 +11,8 @@ import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 from headway.core.front.tenants import TenantLimits, Tenants
+from headway.core.request import Slo
+from headway.gateway.fleet.config import FleetConfig
 from headway.gateway.fleet.metrics import FLEET_METRICS
 from headway.metrics.breakdown import MOST_NAMED, Ended
 from headway.metrics.names import OUTCOMES, VLLM_DURATION_BUCKETS_S, VLLM_ITL_BUCKETS_S
@@ -132,6 +134,18 @@ async def test_a_gateway_s_calls_are_counted_by_tenant_lane_worker_and_model():
     assert found["headway_decode_tokens_total"][()] == 12  # the first token of each is its prefill's
 
 
+async def test_a_refusal_adds_nothing_up():
+    """A call that ended is told with the others of its batch, or when somebody reads: overload must not end that."""
+    async with upstreams(1) as made, over(made) as fleet:
+        await fleet.stream(CHAT, HELLO)
+        (trail,), figures = list(fleet.service.trails), fleet.service.figures
+        for _ in range(3):
+            assert (await fleet.post(CHAT, {"model": "tiny"}))[0] == 400
+        assert trail.gaps is not None, "nobody has read it yet"
+        assert {how: count for how, count in figures.calls.outcomes.items() if count} == {"good": 1, "invalid": 3}
+        assert trail.gaps is None
+
+
 async def test_a_limited_tenant_is_seen_and_so_is_its_weight():
     limits = Tenants(TenantLimits(requests_per_minute=2, weight=3.0))
     async with upstreams(1) as made, over(made, tenants=limits) as fleet:
@@ -161,7 +175,10 @@ async def test_vllm_s_names_tell_the_same_numbers():
     assert found["vllm:num_requests_running"] == {of: SNAPSHOT.running}
     assert found["vllm:num_requests_waiting"] == {of: SNAPSHOT.waiting}
     assert found["vllm:kv_cache_usage_perc"] == {of: SNAPSHOT.kv_usage_ratio}
-    assert found["vllm:prompt_tokens_total"] == {of: SNAPSHOT.prefill_tokens_total}
+    # vLLM's semantics: a prompt once, whatever of it was cached or computed again; and first tokens are tokens.
+    assert found["vllm:prompt_tokens_total"] == {of: found["headway_request_input_tokens_sum"][()]}
+    assert found["vllm:generation_tokens_total"] == {of: found["headway_request_output_tokens_sum"][()]}
+    assert found["vllm:prompt_tokens_total"] != {of: SNAPSHOT.prefill_tokens_total}
     assert found["vllm:request_success_total"][(*of[:1], ("finished_reason", "abort"), *of[1:])] == 1
     for theirs, ours in (
         ("vllm:time_to_first_token_seconds", "headway_time_to_first_token_seconds"),
@@ -192,8 +209,23 @@ async def test_a_gateway_tells_vllm_s_names_too():
     async with upstreams(1) as made, over(made, edge={"metrics_names": "vllm"}) as fleet:
         await asyncio.sleep(0.3)  # until its worker has told its load
         await fleet.stream(CHAT, HELLO)
+        await fleet.post(CHAT, HELLO)
         found = await told(fleet)
     of = (("engine", "0"), ("model_name", "tiny"))
     assert found["vllm:kv_cache_usage_perc"] == {of: pytest.approx(0.1)}
-    assert found["vllm:generation_tokens_total"] == {of: 3}
+    assert found["vllm:prompt_tokens_total"] == {of: 20}
+    assert found["vllm:generation_tokens_total"] == {of: 8}, "in a stream or in one piece"
     assert "vllm:num_preemptions_total" not in found  # unknown is not zero
+
+
+@pytest.mark.parametrize("slo", [Slo(), Slo(ttft_ns=500_000_000, itl_ns=150_000_000)])
+async def test_what_is_promised_is_told_by_engines_and_gateways(slo: Slo):
+    """And has no value where nothing is."""
+    wanted = {"headway_slo_ttft_seconds": 0.5, "headway_slo_itl_seconds": 0.15} if slo.itl_ns else {}
+    backend = FakeBackend()
+    backend.slo = slo
+    config = FleetConfig(default_slo=slo)
+    async with serving(backend) as client, upstreams(1) as made, over(made, config=config) as fleet:
+        for one in (client, fleet):
+            said = await told(one)
+            assert {name: value[()] for name, value in said.items() if name.startswith("headway_slo_")} == wanted

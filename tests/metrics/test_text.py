@@ -8,7 +8,7 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from headway.metrics.histogram import Histogram
 from headway.metrics.names import Metric
-from headway.metrics.text import histograms, series
+from headway.metrics.text import histograms, samples, series
 
 COUNTER = Metric("a_total", "counter", 'Back\\slash, "quote"\nand line.', ("tenant", "code"))
 SPREAD = Metric("b_seconds", "histogram", "Of b.", ("tenant",), (0.1, 1.0, 10.0))
@@ -19,10 +19,12 @@ words = st.text(st.characters(exclude_categories=("Cs", "Cc"), include_character
 @settings(deadline=None)
 @given(st.dictionaries(st.tuples(words, words), st.floats(0, 1e15), max_size=8))
 def test_a_counter_is_read_back(values: dict[tuple[str, ...], float]):
-    (family,) = text_string_to_metric_families(series(COUNTER, values))
+    text = series(COUNTER, values)
+    (family,) = text_string_to_metric_families(text)
     assert family.type == "counter"
     read = {(sample.labels["tenant"], sample.labels["code"]): sample.value for sample in family.samples}
     assert read == values
+    assert {(labels["tenant"], labels["code"]): value for _, labels, value in samples(text, ("a_total",))} == values
 
 
 @settings(deadline=None)

@@ -8,7 +8,7 @@ from typing import Any, Protocol
 from headway.core.request import Request, Slo
 from headway.engine.factories import TextTokenizer
 from headway.engine.stream import Delta
-from headway.metrics.snapshot import Snapshot
+from headway.metrics.snapshot import RecentStep, Snapshot
 
 
 class ServedModel(Protocol):
@@ -82,3 +82,6 @@ class Backend(Protocol):
         """
 
     def snapshot(self) -> Snapshot: ...
+    @property
+    def recent_steps(self) -> Sequence[RecentStep]:
+        """What the last steps carried, oldest first."""

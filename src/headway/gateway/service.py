@@ -14,7 +14,7 @@ from headway.core.errors import HeadwayError, InvalidRequest
 from headway.gateway.backend import Backend
 from headway.gateway.config import GatewayConfig
 from headway.gateway.prepare import Preparer
-from headway.metrics.exporter import EdgeExporter, Exporter, SnapshotCollector, vllm_numbers
+from headway.metrics.exporter import EdgeExporter, Exporter, PromiseCollector, SnapshotCollector, vllm_numbers
 from headway.wire import limits, translate
 
 if TYPE_CHECKING:  # an extra
@@ -76,6 +76,7 @@ class Service(Edge):
         self.names = (config.served_model_name or backend.model.name,)
         collector = SnapshotCollector(backend.snapshot, lambda: not backend.not_ready_reason, self.names[0])
         super().__init__(config, Exporter(collector))
+        self.metrics.registry.register(PromiseCollector(lambda: backend.default_slo))
         recommended = backend.model.sampling_defaults if config.generation_config == "auto" else {}
         self.sampling_defaults = {**translate.SAMPLING_DEFAULTS, **recommended}
         if config.metrics_names == "vllm":

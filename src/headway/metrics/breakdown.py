@@ -116,9 +116,11 @@ class Breakdown:
         if self._others:
             yield OTHER, _cell(self._totals[self._most])
 
-    def named(self, name: str) -> str:
-        """`name` where it has a series, else `other`."""
-        return name if name in self._rows else OTHER
+    def computed_tokens(self) -> dict[str, int]:
+        """By name, `other` among them: input and output of requests that ended, without what was found in a cache."""
+        found = (self._totals[:, _TOKENS] - self._totals[:, _TOKENS + 1] + self._totals[:, _TOKENS + 2]).tolist()
+        told = {name: int(found[row]) for name, row in self._rows.items()}
+        return told | {OTHER: int(found[self._most])} if self._others else told
 
     def names(self) -> list[str]:
         """Those with a series."""
@@ -221,7 +223,7 @@ class Calls:
         self._promises: dict[tuple[str, str], int] = {}
         self._input_tokens = Histogram(TOKENS_BUCKETS)
         self._output_tokens = Histogram(TOKENS_BUCKETS)
-        self._cached_tokens = 0
+        self._cached_tokens = self._begun_tokens = 0
         self._by = {dimension: Breakdown() for dimension in dimensions}
         self._new: list[Record] = []
 
@@ -234,9 +236,7 @@ class Calls:
             self._add_up()
 
     def refused(self, outcome: str, labels: Mapping[str, str]) -> None:
-        """Count one that was not let in. A model's name may be anybody's invention: only a known one is counted by."""
-        if "model" in labels and "model" in self._by:
-            labels = {**labels, "model": self.by["model"].named(labels["model"])}
+        """Count one that was not let in. A model's name may be anybody's invention: it is not for `labels`."""
         self.ended(Ended(outcome, labels=labels))
 
     # -- as it is read ---------------------------------------------------------------------------------------------
@@ -269,6 +269,12 @@ class Calls:
         return self._cached_tokens
 
     @property
+    def begun_tokens(self) -> int:
+        """Prompt tokens, cached or computed, of requests whose answer began."""
+        self._add_up()
+        return self._begun_tokens
+
+    @property
     def by(self) -> Mapping[str, Breakdown]:
         """By dimension."""
         self._add_up()
@@ -290,6 +296,7 @@ class Calls:
         self._input_tokens.note_all(told[answered, _TOKENS])
         self._output_tokens.note_all(told[answered, _TOKENS + 2])
         self._cached_tokens += int(told[:, _TOKENS + 1].sum())
+        self._begun_tokens += int(told[answered | (told[:, _TOKENS + 2] > 0), _TOKENS].sum())
         labels = [one.labels for one in new]
         for dimension, breakdown in self._by.items():
             breakdown.add([names.get(dimension) for names in labels], told)

@@ -9,13 +9,23 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
 from prometheus_client.metrics_core import Metric as MetricFamily
 from prometheus_client.registry import Collector
 
+from headway.core.request import Slo
 from headway.metrics.breakdown import Calls
 from headway.metrics.gaps import AllGaps
 from headway.metrics.histogram import Histogram
 from headway.metrics.names import METRICS, Metric
 from headway.metrics.snapshot import Snapshot
-from headway.metrics.text import histograms, series
+from headway.metrics.text import Labels, histograms, series
 from headway.metrics.vllm_names import Numbers, vllm_text
+
+
+def family(metric: Metric, values: float | Mapping[str, float] | Mapping[Labels, float]) -> MetricFamily:
+    """A counter or a gauge: its value, or its values by its label's or its labels' values."""
+    kind = CounterMetricFamily if metric.kind == "counter" else GaugeMetricFamily
+    made = kind(metric.name, metric.meaning, labels=metric.labels)
+    for labels, value in values.items() if isinstance(values, Mapping) else [((), values)]:
+        made.add_metric((labels,) if isinstance(labels, str) else labels, value)
+    return made
 
 
 class SnapshotCollector(Collector):
@@ -33,44 +43,63 @@ class SnapshotCollector(Collector):
         return ()  # known without reading an engine that may not be up yet
 
     def collect(self) -> Iterable[MetricFamily]:
-        yield _gauge("headway_engine_ready", 1 if self._ready() else 0)
+        yield _of("headway_engine_ready", 1 if self._ready() else 0)
         now = self._read()
-        yield _gauge("headway_requests_in_service", now.requests)
-        yield _gauge("headway_sequences_running", now.running)
-        yield _gauge("headway_step_tokens", now.step_tokens)
-        yield _gauge("headway_kv_resident_tokens", now.kv_tokens)
-        yield _gauge("headway_requests_waiting", now.waiting)
-        yield _gauge("headway_waiting_tokens", now.waiting_tokens)
-        yield _gauge("headway_sequences_preempted", now.preempted)
-        yield _gauge("headway_kv_usage_ratio", now.kv_usage_ratio)
-        yield _gauge("headway_kv_blocks", now.kv_blocks_total)
-        yield _gauge("headway_kv_cached_blocks", now.kv_blocks_cached)
-        yield _gauge("headway_kv_set_aside_blocks", now.kv_blocks_set_aside)
-        yield _gauge("headway_kv_reserved_bytes", now.kv_reserved_bytes)
-        yield _gauge("headway_memory_used_bytes", now.memory_bytes)
-        yield _gauge("headway_lane_waiting", now.waiting_by_lane)
-        yield _gauge("headway_lane_running", now.running_by_lane)
-        yield _gauge("headway_model_waiting", {self._model: now.waiting})
-        yield _gauge("headway_model_running", {self._model: now.requests - now.waiting})
-        yield _gauge("headway_max_num_seqs", now.max_num_seqs)
-        yield _gauge("headway_max_num_batched_tokens", now.max_num_batched_tokens)
-        yield _counter("headway_prefill_tokens_total", now.prefill_tokens_total)
-        yield _counter("headway_decode_tokens_total", now.decode_tokens_total)
-        yield _counter("headway_prefill_seconds_total", now.prefill_seconds_total)
-        yield _counter("headway_decode_seconds_total", now.decode_seconds_total)
-        yield _counter("headway_steps_total", now.steps_total)
-        yield _counter("headway_preemptions_total", now.preemptions_total)
-        yield _counter("headway_recomputed_tokens_total", now.recomputed_tokens_total)
-        yield _counter("headway_pad_tokens_total", now.pad_tokens_total)
-        yield _counter("headway_kv_evictions_total", now.evictions_total)
-        yield _counter("headway_relegations_total", now.relegations_total)
-        yield _counter("headway_prefix_lookup_tokens_total", now.prefix_lookup_tokens_total)
-        yield _counter("headway_prefix_hit_tokens_total", now.prefix_hit_tokens_total)
-        yield _counter("headway_step_predicted_seconds_total", now.step_predicted_seconds_total)
-        yield _counter("headway_step_real_seconds_total", now.step_real_seconds_total)
-        yield _counter("headway_step_error_seconds_total", now.step_error_seconds_total)
-        yield _counter("headway_requests_ended_total", now.ended_total)
-        yield _counter("headway_requests_refused_total", now.refused_total)
+        yield _of("headway_requests_in_service", now.requests)
+        yield _of("headway_sequences_running", now.running)
+        yield _of("headway_step_tokens", now.step_tokens)
+        yield _of("headway_kv_resident_tokens", now.kv_tokens)
+        yield _of("headway_requests_waiting", now.waiting)
+        yield _of("headway_waiting_tokens", now.waiting_tokens)
+        yield _of("headway_sequences_preempted", now.preempted)
+        yield _of("headway_kv_usage_ratio", now.kv_usage_ratio)
+        yield _of("headway_kv_blocks", now.kv_blocks_total)
+        yield _of("headway_kv_cached_blocks", now.kv_blocks_cached)
+        yield _of("headway_kv_set_aside_blocks", now.kv_blocks_set_aside)
+        yield _of("headway_kv_reserved_bytes", now.kv_reserved_bytes)
+        yield _of("headway_memory_used_bytes", now.memory_bytes)
+        yield _of("headway_lane_waiting", now.waiting_by_lane)
+        yield _of("headway_lane_running", now.running_by_lane)
+        yield _of("headway_model_waiting", {self._model: now.waiting})
+        yield _of("headway_model_running", {self._model: now.requests - now.waiting})
+        yield _of("headway_max_num_seqs", now.max_num_seqs)
+        yield _of("headway_max_num_batched_tokens", now.max_num_batched_tokens)
+        yield _of("headway_prefill_tokens_total", now.prefill_tokens_total)
+        yield _of("headway_decode_tokens_total", now.decode_tokens_total)
+        yield _of("headway_prefill_seconds_total", now.prefill_seconds_total)
+        yield _of("headway_decode_seconds_total", now.decode_seconds_total)
+        yield _of("headway_steps_total", now.steps_total)
+        yield _of("headway_preemptions_total", now.preemptions_total)
+        yield _of("headway_recomputed_tokens_total", now.recomputed_tokens_total)
+        yield _of("headway_pad_tokens_total", now.pad_tokens_total)
+        yield _of("headway_kv_evictions_total", now.evictions_total)
+        yield _of("headway_relegations_total", now.relegations_total)
+        yield _of("headway_prefix_lookup_tokens_total", now.prefix_lookup_tokens_total)
+        yield _of("headway_prefix_hit_tokens_total", now.prefix_hit_tokens_total)
+        yield _of("headway_step_predicted_seconds_total", now.step_predicted_seconds_total)
+        yield _of("headway_step_real_seconds_total", now.step_real_seconds_total)
+        yield _of("headway_step_error_seconds_total", now.step_error_seconds_total)
+        yield _of("headway_requests_ended_total", now.ended_total)
+        yield _of("headway_requests_refused_total", now.refused_total)
+
+
+class PromiseCollector(Collector):
+    """What a request is promised that does not say otherwise. What is not promised has no value."""
+
+    def __init__(self, read: Callable[[], Slo]) -> None:
+        self._read = read
+
+    def describe(self) -> Iterable[MetricFamily]:
+        return ()
+
+    def collect(self) -> Iterable[MetricFamily]:
+        slo = self._read()
+        for name, ns in (("ttft", slo.ttft_ns), ("itl", slo.itl_ns)):
+            yield family(METRICS[f"headway_slo_{name}_seconds"], {(): ns / 1e9} if ns else {})
+
+
+def _of(name: str, values: float | Mapping[str, int]) -> MetricFamily:
+    return family(METRICS[name], values)
 
 
 class EdgeExporter:
@@ -158,26 +187,6 @@ class Exporter(EdgeExporter):
         return histogram
 
 
-def _gauge(name: str, value: float | Mapping[str, int]) -> GaugeMetricFamily:
-    metric = METRICS[name]
-    if not isinstance(value, Mapping):
-        return GaugeMetricFamily(name, metric.meaning, value=value)
-    family = GaugeMetricFamily(name, metric.meaning, labels=metric.labels)
-    for label, number in value.items():
-        family.add_metric([label], number)
-    return family
-
-
-def _counter(name: str, value: float | Mapping[str, int]) -> CounterMetricFamily:
-    metric = METRICS[name]
-    if not isinstance(value, Mapping):
-        return CounterMetricFamily(name, metric.meaning, value=value)
-    family = CounterMetricFamily(name, metric.meaning, labels=metric.labels)
-    for label, count in value.items():
-        family.add_metric([label], count)
-    return family
-
-
 def vllm_numbers(now: Snapshot, model: str, block_size: int | None) -> Numbers:
     """An engine's, as vLLM would tell them."""
     return Numbers(
@@ -186,8 +195,6 @@ def vllm_numbers(now: Snapshot, model: str, block_size: int | None) -> Numbers:
         waiting=now.waiting,
         kv_usage_ratio=now.kv_usage_ratio,
         preemptions_total=now.preemptions_total,
-        prompt_tokens_total=now.prefill_tokens_total,
-        generation_tokens_total=now.decode_tokens_total,
         prefix_lookup_tokens_total=now.prefix_lookup_tokens_total,
         prefix_hit_tokens_total=now.prefix_hit_tokens_total,
         ended_total=now.ended_total,

@@ -61,6 +61,8 @@ _TABLE = (
     Metric("headway_model_running", "gauge", "Requests that were started and have not ended, by model.", ("model",)),
     Metric("headway_max_num_seqs", "gauge", "The limit of sequences running at once."),
     Metric("headway_max_num_batched_tokens", "gauge", "The limit of tokens in one step."),
+    Metric("headway_slo_ttft_seconds", "gauge", "--slo-ttft: what a request is promised that does not say otherwise."),
+    Metric("headway_slo_itl_seconds", "gauge", "--slo-itl: the same between tokens."),
     Metric("headway_engine_ready", "gauge", "1 while the engine takes requests, else 0."),
     Metric(
         "headway_http_requests_in_flight", "gauge", "API calls being answered, from the first header to the last byte."

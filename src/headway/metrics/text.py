@@ -1,18 +1,24 @@
 """Prometheus' text format, for what has many series: the client library takes 30 µs for a line, and a scrape has
 thousands of them.
 
-The format is version 0.0.4: a HELP and a TYPE line for each name, then its series, one a line.
+The format is version 0.0.4: a HELP and a TYPE line for each name, then its series, one a line. `samples` reads it.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+import math
+import re
+from collections.abc import Iterable, Iterator, Mapping
 from typing import TypeVar
 
 from headway.metrics.histogram import Histogram
 from headway.metrics.names import Metric
 
 Labels = TypeVar("Labels", bound=tuple[str, ...])  # the values of a metric's labels, in their order
+# name{labels} value timestamp
+_LINE = re.compile(r"([A-Za-z_:][\w:]*)(?:\{(.*)\})?\s+(\S+)(?:\s+-?\d+)?\s*")
+_LABEL = re.compile(r'(\w+)="((?:[^"\\]|\\.)*)"')
+_ESCAPE = re.compile(r"\\(.)")
 
 
 def escaped(value: str) -> str:
@@ -54,3 +60,25 @@ def number(value: float) -> str:
 def _shown(labels: Iterable[tuple[str, str]]) -> str:
     inside = ",".join(f'{name}="{escaped(value)}"' for name, value in labels)
     return f"{{{inside}}}" if inside else ""
+
+
+def samples(text: str, starts: tuple[str, ...]) -> Iterator[tuple[str, dict[str, str], float]]:
+    """Name, labels and value of each sample whose name begins with one of `starts`: a page has thousands that nobody
+    looks at. What cannot be read, or is not finite, is passed over.
+    """
+    for line in text.split("\n"):
+        if not line.startswith(starts) or (found := _LINE.fullmatch(line)) is None:
+            continue
+        try:
+            value = float(found[3])
+        except ValueError:
+            continue
+        if math.isfinite(value):
+            labels = dict(_LABEL.findall(found[2] or ""))
+            if "\\" in line:
+                labels = {label: _ESCAPE.sub(_unescaped, said) for label, said in labels.items()}
+            yield found[1], labels, value
+
+
+def _unescaped(found: re.Match[str]) -> str:
+    return "\n" if found[1] == "n" else found[1]

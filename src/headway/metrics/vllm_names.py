@@ -32,8 +32,6 @@ _COUNTED = {
     "vllm:kv_cache_usage_perc": "headway_kv_usage_ratio",
     "vllm:gpu_cache_usage_perc": "headway_kv_usage_ratio",
     "vllm:num_preemptions_total": "headway_preemptions_total",
-    "vllm:prompt_tokens_total": "headway_prefill_tokens_total",
-    "vllm:generation_tokens_total": "headway_decode_tokens_total",
     "vllm:prefix_cache_queries_total": "headway_prefix_lookup_tokens_total",
     "vllm:prefix_cache_hits_total": "headway_prefix_hit_tokens_total",
 }
@@ -54,12 +52,20 @@ _TABLE = (
         Metric(name, "counter" if name.endswith("_total") else "gauge", f"As {ours}.", _LABELS)
         for name, ours in _COUNTED.items()
     ),
+    Metric(
+        "vllm:prompt_tokens_total",
+        "counter",
+        "Prompt tokens, cached or computed and each once, of requests whose answer began; counted when they end.",
+        _LABELS,
+    ),
+    Metric("vllm:generation_tokens_total", "counter", "Output tokens, the first of each answer among them.", _LABELS),
     Metric("vllm:request_success_total", "counter", "As headway_requests_ended_total, by vLLM's reasons.", _REASON),
     Metric("vllm:cache_config_info", "gauge", "How many KV blocks there are, and of how many tokens.", _CONFIG),
     *(Metric(name, "histogram", f"As {ours}.", _LABELS, buckets) for name, (ours, buckets) in _TIMED.items()),
 )
 VLLM_METRICS: Mapping[str, Metric] = {metric.name: metric for metric in _TABLE}
 
+_SEEN = ("headway_time_to_first_token_seconds", "headway_inter_token_latency_seconds")
 # Ours -> vLLM's.
 _REASONS = {"stop": "stop", "length": "length", "cancelled": "abort", "failed": "error"}
 
@@ -73,8 +79,7 @@ class Numbers:
     waiting: int
     kv_usage_ratio: float | None = None
     preemptions_total: int | None = None
-    prompt_tokens_total: int
-    generation_tokens_total: int
+    unseen_tokens: int = 0  # of output, that `times` do not hold
     prefix_lookup_tokens_total: int | None = None
     prefix_hit_tokens_total: int | None = None
     ended_total: Mapping[str, int] = field(default_factory=dict)
@@ -90,8 +95,6 @@ def vllm_text(now: Numbers, times: Mapping[str, Histogram], calls: Calls) -> str
         "headway_requests_waiting": now.waiting,
         "headway_kv_usage_ratio": now.kv_usage_ratio,
         "headway_preemptions_total": now.preemptions_total,
-        "headway_prefill_tokens_total": now.prompt_tokens_total,
-        "headway_decode_tokens_total": now.generation_tokens_total,
         "headway_prefix_lookup_tokens_total": now.prefix_lookup_tokens_total,
         "headway_prefix_hit_tokens_total": now.prefix_hit_tokens_total,
     }
@@ -100,6 +103,11 @@ def vllm_text(now: Numbers, times: Mapping[str, Histogram], calls: Calls) -> str
         for name, ours in _COUNTED.items()
         if (value := told[ours]) is not None
     ]
+    # What is found in a cache or computed again changes nothing in vLLM's prompt tokens, and first tokens are among its
+    # generation tokens: headway_prefill_tokens_total and headway_decode_tokens_total tell an engine's work instead.
+    seen = sum(times[name].count for name in _SEEN if name in times)
+    parts.append(series(VLLM_METRICS["vllm:prompt_tokens_total"], {labels: calls.begun_tokens}))
+    parts.append(series(VLLM_METRICS["vllm:generation_tokens_total"], {labels: seen + now.unseen_tokens}))
     reasons = {(*labels, theirs): float(now.ended_total.get(ours, 0)) for ours, theirs in _REASONS.items()}
     parts.append(series(VLLM_METRICS["vllm:request_success_total"], reasons))
     if now.kv_blocks is not None and now.block_size is not None:

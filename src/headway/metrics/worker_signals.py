@@ -7,100 +7,35 @@ only told as totals since the server's start. Only the lines that are wanted are
 from __future__ import annotations
 
 import math
-import re
 import sys
 from collections import deque
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, TypeGuard
 
-# Server -> its name -> ours. Names of one server that mean the same are of different versions of it.
-_GAUGES: dict[str, dict[str, str]] = {
-    "headway": {
-        "headway_sequences_running": "running",
-        "headway_requests_waiting": "waiting",
-        "headway_kv_usage_ratio": "kv_used_ratio",
-        "headway_memory_used_bytes": "memory_bytes",
-        "headway_desired_replicas": "desired_replicas",
-        "headway_preemptions_total": "preemptions_total",
-        "headway_prefill_tokens_total": "prompt_tokens_total",
-        "headway_decode_tokens_total": "generation_tokens_total",
-        "headway_steps_total": "steps_total",
-    },
-    "vllm": {
-        "vllm:num_requests_running": "running",
-        "vllm:num_requests_waiting": "waiting",
-        "vllm:kv_cache_usage_perc": "kv_used_ratio",
-        "vllm:gpu_cache_usage_perc": "kv_used_ratio",
-        "vllm:num_preemptions_total": "preemptions_total",
-        "vllm:num_preemptions": "preemptions_total",
-        "vllm:prompt_tokens_total": "prompt_tokens_total",
-        "vllm:generation_tokens_total": "generation_tokens_total",
-    },
-    "sglang": {
-        "sglang:num_running_reqs": "running",
-        "sglang:num_queue_reqs": "waiting",
-        "sglang:token_usage": "kv_used_ratio",
-        "sglang:max_total_num_tokens": "kv_capacity_tokens",
-        "sglang:prompt_tokens_total": "prompt_tokens_total",
-        "sglang:generation_tokens_total": "generation_tokens_total",
-    },
-    "llamacpp": {
-        "llamacpp:requests_processing": "running",
-        "llamacpp:requests_deferred": "waiting",
-        "llamacpp:kv_cache_usage_ratio": "kv_used_ratio",
-        "llamacpp:prompt_tokens_total": "prompt_tokens_total",
-        "llamacpp:tokens_predicted_total": "generation_tokens_total",
-    },
-    "tgi": {
-        "tgi_batch_current_size": "running",
-        "tgi_queue_size": "waiting",
-        "tgi_request_input_length_sum": "prompt_tokens_total",
-        "tgi_request_generated_tokens_sum": "generation_tokens_total",
-    },
-    "dcgm": {
-        "DCGM_FI_DEV_FB_FREE": "memory_free",
-        "DCGM_FI_DEV_FB_USED": "memory_used",
-        "DCGM_FI_DEV_GPU_UTIL": "accelerator_percent",
-    },
-}
-# Histograms, of which the sum and the count are read: what lies between two answers is what is recent.
-_HISTOGRAMS: dict[str, dict[str, str]] = {
-    "headway": {
-        "headway_time_to_first_token_seconds": "ttft_s",
-        "headway_inter_token_latency_seconds": "itl_s",
-    },
-    "vllm": {
-        "vllm:iteration_tokens_total": "batch_tokens",
-        "vllm:time_to_first_token_seconds": "ttft_s",
-        "vllm:inter_token_latency_seconds": "itl_s",
-        "vllm:time_per_output_token_seconds": "itl_s",
-    },
-    "sglang": {
-        "sglang:time_to_first_token_seconds": "ttft_s",
-        "sglang:inter_token_latency_seconds": "itl_s",
-        "sglang:time_per_output_token_seconds": "itl_s",
-    },
-    "tgi": {
-        "tgi_request_mean_time_per_token_duration": "itl_s",
-    },
-}
-_INFO = "vllm:cache_config_info"
-_MOST = frozenset({"kv_used_ratio", "accelerator_percent"})  # of several the tightest counts; all else adds up
-# Who speaks here, where a text has lines of more than one.
-_PASSENGERS = frozenset({"dcgm"})
+from headway.metrics.server_names import GAUGES, HISTOGRAMS, INFO, TOTALS, first, kind_of, of_one_rank
+from headway.metrics.text import samples
 
-_MEANING = {name: (server, ours) for server, names in _GAUGES.items() for name, ours in names.items()}
-_PARTS = {
-    f"{name}_{part}": (server, name, ours, part)
-    for server, names in _HISTOGRAMS.items()
-    for name, ours in names.items()
-    for part in ("sum", "count")
+# What is read of `server_names`.
+_GAUGES = ("running", "waiting", "kv_capacity_tokens", "memory_bytes", "desired_replicas")
+_OF_GPUS = ("memory_free", "memory_used", "accelerator_percent")
+_TOTALS = ("prompt_tokens", "generation_tokens", "preemptions", "steps")
+# Histograms, and their names here. Sum and count are read: what lies between two answers is what is recent.
+_HISTOGRAMS = {"step_tokens": "batch_tokens", "ttft_s": "ttft_s", "itl_s": "itl_s"}
+_MOST = frozenset({"kv_used_ratio", "accelerator_percent"})  # of several the tightest counts; all else adds up
+
+_VALUES = {
+    **{name: GAUGES[name] for name in (*_GAUGES, *_OF_GPUS)},
+    "kv_used_ratio": GAUGES["kv_ratio"],
+    **{f"{name}_total": TOTALS[name] for name in _TOTALS},
 }
-_WANTED = (*_MEANING, *_PARTS, _INFO)
-# name{labels} value timestamp
-_LINE = re.compile(r"([A-Za-z_:][\w:]*)(?:\{(.*)\})?\s+(\S+)(?:\s+-?\d+)?\s*")
-_LABEL = re.compile(r'(\w+)="((?:[^"\\]|\\.)*)"')
+_SUMS = {ours: tuple(f"{name}_sum" for name in HISTOGRAMS[signal]) for signal, ours in _HISTOGRAMS.items()}
+_COUNTS = {f"{name}_count": "count" for signal in _HISTOGRAMS for name in HISTOGRAMS[signal]}
+_OURS = _COUNTS | {name: ours for table in (_SUMS, _VALUES) for ours, names in table.items() for name in names}
+# What a gateway says of its workers is in what it says of itself. And a name begins as the same with `_total` does.
+_WANTED = tuple(
+    name for name in (*_OURS, INFO) if not name.startswith("headway_worker_") and not name.endswith("_total")
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,44 +58,24 @@ class Sample:
 
 def read_metrics(text: str) -> Sample | None:
     """Prometheus' text. None when it has none of the names that are known."""
-    values: dict[str, float] = {}
+    found: dict[str, float] = {}
     flags: dict[str, str] = {}
-    parts: dict[tuple[str, str], dict[str, float]] = {}  # (histogram, our name) -> its sum and its count
-    capacity_tokens, source = 0.0, ""
-    for name, labels, value in _lines(text):
-        if source == "headway" and name.startswith("vllm:"):
-            continue  # its own numbers under other names: they would be counted twice
-        if name == _INFO:
-            told = dict(_LABEL.findall(labels))
-            flags |= told
-            capacity_tokens += _number(told.get("block_size")) * _number(told.get("num_gpu_blocks"))
-        elif name in _PARTS:
-            server, histogram, ours, part = _PARTS[name]
-            source = source or server
-            sums = parts.setdefault((histogram, ours), {})
-            sums[part] = sums.get(part, 0.0) + value
-        else:
-            server, ours = _MEANING[name]
-            source = server if not source or source in _PASSENGERS else source
-            values[ours] = _joined(ours, values.get(ours), value)
+    capacity_tokens = 0.0
+    for name, labels, value in of_one_rank(samples(text, _WANTED)):
+        if name == INFO:
+            flags |= labels
+            capacity_tokens += _number(labels.get("block_size")) * _number(labels.get("num_gpu_blocks"))
+        elif (ours := _OURS.get(name)) is not None:
+            found[name] = _joined(ours, found.get(name), value)
+    values = {ours: found[told] for ours, names in _VALUES.items() if (told := first(names, found))}
     if capacity_tokens:
         values["kv_capacity_tokens"] = capacity_tokens
     totals = {
-        ours: Total(sums["sum"], sums["count"]) for (_, ours), sums in parts.items() if {"sum", "count"} <= sums.keys()
+        ours: Total(found[summed], count)
+        for ours, names in _SUMS.items()
+        if (summed := first(names, found)) and (count := found.get(f"{summed.removesuffix('_sum')}_count")) is not None
     }
-    return Sample(source, values, flags, totals) if values or totals else None
-
-
-def _lines(text: str) -> Iterable[tuple[str, str, float]]:
-    """Those that are wanted and can be read."""
-    for line in text.split("\n"):
-        if line.startswith(_WANTED):
-            found = _LINE.fullmatch(line)
-            if found is None or (found[1] not in _MEANING and found[1] not in _PARTS and found[1] != _INFO):
-                continue
-            value = _number(found[3], math.nan)
-            if math.isfinite(value):
-                yield found[1], found[2] or "", value
+    return Sample(kind_of(*found), values, flags, totals) if values or totals else None
 
 
 def read_load(body: Any) -> Sample | None:

@@ -44,7 +44,6 @@ async def browser() -> AsyncIterator[Any]:
 async def engine() -> AsyncIterator[Client]:
     words = SimulatedTokenizer().encode(" good day to all who look at this page")
     async with driving(lambda: Scripted(words)) as backend, serving(backend) as client:
-        backend.recent_steps = backend.driver.recent_steps  # type: ignore[attr-defined] # as `Engine` has it
         for _ in range(3):
             await client.post(CHAT, {"messages": HELLO["messages"], "max_tokens": 8})
         yield client

@@ -12,6 +12,7 @@ import pytest
 from headway.core.front.ladder import Level, Mode
 from headway.core.front.tenants import TenantLimits, Tenants
 from headway.gateway.tenancy import KeyFile, KeyRing
+from headway.metrics.breakdown import MOST_NAMED, Ended
 from tests.gateway.fleet.gateway import CHAT, HELLO, Fleet, over
 from tests.gateway.fleet.upstream import Upstream, good, upstreams
 
@@ -40,7 +41,7 @@ async def test_without_keys_this_machine_sees_workers_with_every_term() -> None:
     assert {"steps", "tenants"} <= set(now["absent"])
     assert "tenants" not in now
     (slow,) = now["slow"]
-    assert (slow["worker"], slow["state"]) == ("w0", "stop")
+    assert (slow["worker"], slow["state"], slow["bad"]) == ("w0", "stop", False)
     assert [name for name, _, _ in slow["parts"]] == ["network", "tokenise", "queue", "worker"]
     assert (far["see"], far["workers"], far["slow"]) == ("public", None, None)
     assert "secret" not in json.dumps([now, far])
@@ -94,6 +95,20 @@ async def test_each_sees_what_is_its_own(tmp_path: Path) -> None:
     for who in ("local", "nobody", "wrong"):
         assert set(answers[who][1]) == {"error"}
     assert "hw-" not in json.dumps([told for _, told in answers.values()])
+
+
+async def test_tenants_beyond_the_busiest_are_in_the_whole_and_none_of_them_is_zero(tmp_path: Path) -> None:
+    """What was found in a cache is no part of anybody's share: fairness does not count it either."""
+    file = KeyFile(tmp_path / "keys")
+    admin = f"Bearer {file.create('ops', time.time(), admin=True)[1]}"
+    async with upstreams(1) as made, over(made, ring=KeyRing(file.path)) as fleet:
+        for number in range(MOST_NAMED + 8):
+            labels = {"tenant": f"t{number}"}
+            fleet.service.figures.calls.ended(Ended("good", 100, 90, 10, labels=labels))
+        _, told = await seen(fleet, Authorization=admin)
+    assert {one["name"] for one in told["tenants"]} == {f"t{number}" for number in range(MOST_NAMED)}
+    assert {one["tokens"] for one in told["tenants"]} == {20}
+    assert {one["share"] for one in told["tenants"]} == {1 / (MOST_NAMED + 8)}
 
 
 async def test_where_anybody_is_let_in_nobody_sees_the_tenants(tmp_path: Path) -> None:

@@ -78,7 +78,7 @@ async def test_after_the_first_byte_a_failure_is_an_event(fault: Behaviour) -> N
         assert sum(len(one.asked) for one in made) == 1  # nobody is asked again
         await fleet.empty()
         assert fleet.service.figures.ended == {"failed": 1}
-        assert fleet.service.figures.output_tokens[""] == 1  # what was sent is charged
+        assert dict(fleet.service.figures.calls.by["tenant"].cells())[""].output_tokens == 1  # what was sent is charged
 
 
 async def test_a_worker_that_is_killed_with_requests_at_every_stage() -> None:
@@ -194,8 +194,8 @@ async def test_leaving_mid_stream_ends_the_work_at_the_worker_and_is_charged(how
         assert one.left == 1
         await fleet.empty()
         assert fleet.service.figures.ended == {"cancelled": 1}
-        assert fleet.service.figures.output_tokens[""] == 1
-        assert fleet.service.figures.input_tokens[""] > 0
+        assert dict(fleet.service.figures.calls.by["tenant"].cells())[""].output_tokens == 1
+        assert fleet.service.figures.input_tokens > 0
 
 
 async def test_leaving_in_the_middle_of_the_body() -> None:

@@ -180,8 +180,8 @@ async def test_a_stream_is_charged_by_its_usage_whether_its_client_wants_to_see_
         await fleet.empty()
         left = fleet.front.admission.ledger.quotas("", fleet.service.driver.clock())["tokens"]
         assert left.limit - left.remaining <= 10 + len(WORDS)
-        assert fleet.service.figures.output_tokens[""] == len(WORDS)
-        assert fleet.service.figures.input_tokens[""] == 10
+        assert dict(fleet.service.figures.calls.by["tenant"].cells())[""].output_tokens == len(WORDS)
+        assert fleet.service.figures.input_tokens == 10
 
 
 async def test_what_prompts_weigh_is_learnt_from_usage() -> None:
@@ -211,7 +211,7 @@ async def test_other_paths_pass_through_and_are_counted() -> None:
         assert body["usage"]["prompt_tokens"] == 7
         assert one.asked[-1].path == "/v1/embeddings?x=1"
         assert headers["x-headway-worker"].startswith("w0")
-        assert fleet.service.figures.input_tokens[""] == 7
+        assert fleet.service.figures.input_tokens == 7
         async with fleet.session.post("/v1/audio/speech", json={"model": "tiny", "input": "hi"}) as response:
             assert response.headers["Content-Type"] == "audio/mpeg"
             assert await response.read() == b"\x00\xff" * 5000 + b"\x01"

@@ -4,76 +4,15 @@ from __future__ import annotations
 
 import math
 from collections import deque
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from headway.cli.top.page import Page
+from headway.cli.top.page import NOW, RATES, TIMES, Page
+from headway.metrics.server_names import first, kind_of
 
 # Rates and percentiles are over so many seconds, or since `top` looks.
 WINDOW_S = 10.0
-SERVERS = {"headway": "headway_", "vLLM": "vllm:", "SGLang": "sglang:", "llama.cpp": "llamacpp:", "TGI": "tgi_"}
-
-# What is shown -> the names that servers have for it, the first that is there.
-_GAUGES: Mapping[str, tuple[str, ...]] = {
-    "requests": ("headway_requests_in_service",),
-    "running": (
-        *("headway_sequences_running", "vllm:num_requests_running", "sglang:num_running_reqs"),
-        *("llamacpp:requests_processing", "tgi_batch_current_size"),
-    ),
-    "waiting": (
-        *("headway_requests_waiting", "vllm:num_requests_waiting", "sglang:num_queue_reqs"),
-        *("llamacpp:requests_deferred", "tgi_queue_size"),
-    ),
-    "waiting_tokens": ("headway_waiting_tokens",),
-    "step_tokens": ("headway_step_tokens",),
-    "kv_tokens": ("headway_kv_resident_tokens", "sglang:num_used_tokens"),
-    "kv_used_ratio": (
-        *("headway_kv_usage_ratio", "vllm:kv_cache_usage_perc", "vllm:gpu_cache_usage_perc"),
-        *("sglang:token_usage", "llamacpp:kv_cache_usage_ratio", "headway_worker_kv_used_ratio"),
-    ),
-    "memory_bytes": ("headway_memory_used_bytes",),
-    "kv_reserved_bytes": ("headway_kv_reserved_bytes",),
-    "preempted": ("headway_sequences_preempted",),
-    "level": ("headway_ladder_level",),
-    "pressure": ("headway_ladder_pressure_ratio",),
-    "replicas": ("headway_replicas",),
-    "desired": ("headway_desired_replicas",),
-}
-_TOTALS: Mapping[str, tuple[str, ...]] = {
-    "prefill": (
-        *("headway_prefill_tokens_total", "vllm:prompt_tokens_total", "sglang:prompt_tokens_total"),
-        *("llamacpp:prompt_tokens_total", "tgi_request_input_length_sum"),
-    ),
-    "decode": (
-        *("headway_decode_tokens_total", "vllm:generation_tokens_total", "sglang:generation_tokens_total"),
-        *("llamacpp:tokens_predicted_total", "tgi_request_generated_tokens_sum"),
-    ),
-    "ended": (
-        "headway_requests_total",
-        "vllm:request_success_total",
-        "sglang:num_requests_total",
-        "tgi_request_success",
-    ),
-    "preemptions": ("headway_preemptions_total", "vllm:num_preemptions_total"),
-    "looked_up": ("headway_prefix_lookup_tokens_total", "vllm:prefix_cache_queries_total"),
-    "hit": ("headway_prefix_hit_tokens_total", "vllm:prefix_cache_hits_total"),
-}
-_TIMES: Mapping[str, tuple[str, ...]] = {
-    "TTFT": (
-        *("headway_time_to_first_token_seconds", "vllm:time_to_first_token_seconds"),
-        "sglang:time_to_first_token_seconds",
-    ),
-    "ITL": (
-        *("headway_inter_token_latency_seconds", "vllm:inter_token_latency_seconds"),
-        *("vllm:time_per_output_token_seconds", "sglang:inter_token_latency_seconds"),
-        "sglang:time_per_output_token_seconds",
-    ),
-    "queue": ("headway_queue_seconds", "vllm:request_queue_time_seconds", "tgi_request_queue_duration"),
-    "E2E": (
-        *("headway_request_duration_seconds", "vllm:e2e_request_latency_seconds"),
-        *("sglang:e2e_request_latency_seconds", "tgi_request_duration"),
-    ),
-}
+_NAMED = {"vllm": "vLLM", "sglang": "SGLang", "llamacpp": "llama.cpp", "tgi": "TGI", "": "a server without metrics"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -145,69 +84,51 @@ class Window:
 
 
 def _restarted(before: Page, now: Page) -> bool:
-    for names in _TOTALS.values():
-        for name in names:
-            old, new = before.total(name), now.total(name)
-            if old is not None and new is not None and new < old:
-                return True
-    return False
+    totals = [(before.total(name), now.total(name)) for names in RATES.values() for name in names]
+    return any(old is not None and new is not None and new < old for old, new in totals)
 
 
-def frame_of(first: Page, last: Page) -> Frame:
-    span_s = last.at_s - first.at_s
-    frame = Frame(_server(last), span_s)
-    frame.now = {what: _first(last, names, most=what.endswith("_ratio")) for what, names in _GAUGES.items()}
-    for what, value in last.load.items():
-        if frame.now.get(what) is None:
-            frame.now[what] = value
-    between = _Between(first, last, span_s)
-    frame.rates = {what: between.rate(names) for what, names in _TOTALS.items()}
-    frame.outcomes = between.by("headway_requests_total", "outcome")
-    frame.times = {what: spread for what, names in _TIMES.items() if (spread := between.spread(names)) is not None}
-    frame.lanes = last.by("headway_lane_waiting", "lane")
-    frame.levels = [name for name, active in last.by("headway_ladder_level_active", "level").items() if active]
-    frame.workers = [_worker(last, name) for name in last.by("headway_worker_up", "worker")]
-    frame.tenants = _tenants(last, between)
-    return frame
-
-
-def _server(page: Page) -> str:
-    for server, prefix in SERVERS.items():
-        if any(name.startswith(prefix) for name in page.series):
-            return server
-    return "a server without metrics"
-
-
-def _first(page: Page, names: Iterable[str], *, most: bool) -> float | None:
-    """Of several engines `most` takes the highest; else they add up."""
-    for name in names:
-        if values := page.series.get(name):
-            return max(values.values()) if most else sum(values.values())
-    return None
+def frame_of(before: Page, last: Page) -> Frame:
+    kind, there = kind_of(*last.series), last.series
+    between = _Between(before, last)
+    return Frame(
+        _NAMED.get(kind, kind),
+        between.span_s,
+        # Of several engines' ratios the highest counts; else they add up.
+        now={what: last.total(first(names, there), most=what.endswith("_ratio")) for what, names in NOW.items()}
+        | dict(last.load),
+        rates={what: between.rate(first(names, there)) for what, names in RATES.items()},
+        outcomes=between.by("headway_requests_total", "outcome"),
+        times={what: spread for what, names in TIMES.items() if (spread := between.spread(names)) is not None},
+        lanes=last.by("headway_lane_waiting", "lane"),
+        levels=[name for name, active in last.by("headway_ladder_level_active", "level").items() if active],
+        workers=[_worker(last, name) for name in last.by("headway_worker_up", "worker")],
+        tenants=_tenants(last, between),
+    )
 
 
 class _Between:
     """Two pages, and what was counted from one to the other."""
 
-    def __init__(self, first: Page, last: Page, span_s: float) -> None:
-        self._first = first
+    def __init__(self, before: Page, last: Page) -> None:
+        self._first = before
         self._last = last
-        self._span_s = span_s
+        self.span_s = last.at_s - before.at_s
 
-    def rate(self, names: Iterable[str]) -> float | None:
-        for name in names:
-            now = self._last.total(name)
-            if now is not None:
-                return (now - (self._first.total(name) or 0.0)) / self._span_s if self._span_s > 0 else None
-        return None
+    def rate(self, name: str | None) -> float | None:
+        """Per second. None where the name is not there, or there is one page."""
+        now = self._last.total(name)
+        if now is None or self.span_s <= 0:
+            return None
+        return (now - (self._first.total(name) or 0.0)) / self.span_s
 
     def by(self, name: str, label: str, where: tuple[str, str] | None = None) -> dict[str, float]:
         """Per second."""
-        if self._span_s <= 0:
+        if self.span_s <= 0:
             return {}
         before = self._first.by(name, label, where)
         return {
-            word: max(0.0, count - before.get(word, 0.0)) / self._span_s
+            word: max(0.0, count - before.get(word, 0.0)) / self.span_s
             for word, count in self._last.by(name, label, where).items()
         }
 

@@ -6,18 +6,43 @@ import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
-from prometheus_client.parser import text_string_to_metric_families
-
+from headway.metrics.server_names import GAUGES, HISTOGRAMS, TOTALS, of_one_rank
+from headway.metrics.text import samples
 from headway.metrics.worker_signals import read_load
 from headway.wire.asker import Asker, Unreachable
 from headway.wire.blocking import Answer
 
 # Servers without `/metrics` that tell their load elsewhere.
 LOAD_PATHS = ("/load", "/v1/loads", "/slots")
-# The parser takes its time for each line: those that nobody looks at are not given to it.
-_PREFIXES = ("headway_", "vllm:", "sglang:", "llamacpp:", "tgi_")
-_UNUSED = ("_tokens_bucket", "headway_http_", "headway_lane_inter", "headway_lane_request_d", "headway_model_")
-
+# Signals, and names of headway alone, that a frame is made of: nothing else on a page is kept.
+_NOW = (
+    *("in_service", "running", "waiting", "waiting_tokens", "preempted", "step_tokens", "kv_tokens", "memory_bytes"),
+    *("kv_reserved_bytes", "ladder_level", "pressure_ratio", "replicas", "desired_replicas"),
+)
+NOW = {**{signal: GAUGES[signal] for signal in _NOW}, "kv_used_ratio": GAUGES["kv_ratio"]}
+_RATES = ("prompt_tokens", "generation_tokens", "preemptions", "lookup_tokens", "hit_tokens")
+RATES = {
+    **{signal: TOTALS[signal] for signal in _RATES},
+    "ended": ("headway_requests_total", *TOTALS["ended"]),
+}
+TIMES = {what: HISTOGRAMS[f"{what.lower()}_s"] for what in ("TTFT", "ITL", "queue", "E2E")}
+BY_LABEL = tuple(
+    f"headway_{name}"
+    for name in (
+        *("lane_waiting", "ladder_level_active", "tenant_waiting", "tenant_weight", "tenant_requests_total"),
+        *("tenant_input_tokens_total", "tenant_cached_tokens_total", "tenant_output_tokens_total"),
+        *("worker_up", "worker_draining", "worker_requests_in_flight", "worker_window_sequences"),
+        *("worker_running", "worker_waiting", "worker_kv_used_ratio", "worker_ttft_seconds"),
+    )
+)
+_KEPT = frozenset(
+    (
+        *(name for table in (NOW, RATES) for names in table.values() for name in names),
+        *(f"{name}_{part}" for names in TIMES.values() for name in names for part in ("bucket", "sum")),
+        *BY_LABEL,
+    )
+)
+_STARTS = tuple(_KEPT)
 
 Labels = tuple[tuple[str, str], ...]
 
@@ -30,10 +55,10 @@ class Page:
     series: dict[str, dict[Labels, float]] = field(default_factory=dict)
     load: Mapping[str, float] = field(default_factory=dict)
 
-    def total(self, name: str) -> float | None:
-        """Over all labels; None where the name is not there."""
-        values = self.series.get(name)
-        return sum(values.values()) if values else None
+    def total(self, name: str | None, *, most: bool = False) -> float | None:
+        """Over all labels, or the most of them; None where the name is not there."""
+        values = self.series.get(name or "", {}).values()
+        return (max if most else sum)(values) if values else None
 
     def by(self, name: str, label: str, where: tuple[str, str] | None = None) -> dict[str, float]:
         """Summed by the values of one label; `where`: only those series that have that label with that value."""
@@ -46,19 +71,12 @@ class Page:
 
 
 def page_of(text: str, at_s: float) -> Page:
-    """Raises ValueError where it is not Prometheus' text."""
-    lines = [line for line in text.splitlines() if line.startswith(_PREFIXES) and not _unused(line)]
+    """Of Prometheus' text what is shown."""
     page = Page(at_s)
-    for family in text_string_to_metric_families("\n".join(lines) + "\n"):
-        for sample in family.samples:
-            labels = tuple(sorted(sample.labels.items()))
-            page.series.setdefault(sample.name, {})[labels] = sample.value
+    for name, labels, value in of_one_rank(samples(text, _STARTS)):
+        if name in _KEPT:
+            page.series.setdefault(name, {})[tuple(sorted(labels.items()))] = value
     return page
-
-
-def _unused(line: str) -> bool:
-    name = line.partition("{")[0]
-    return name.endswith(_UNUSED[0]) or name.startswith(_UNUSED[1:])
 
 
 class Source:
@@ -73,15 +91,9 @@ class Source:
         answer = self._asker.get(self._path)
         if self._path != "/metrics":
             return self._loaded(answer) or self._load(answer.status)
-        if answer.status == 200 and (page := self._parsed(answer)).series:
+        if answer.status == 200 and (page := page_of(answer.text, self._clock())).series:
             return page
         return self._load(answer.status)
-
-    def _parsed(self, answer: Answer) -> Page:
-        try:
-            return page_of(answer.text, self._clock())
-        except ValueError as error:
-            raise Unreachable(f"What {self._asker.url}/metrics says is not Prometheus' text: {error}") from error
 
     def _load(self, metrics_status: int) -> Page:
         for path in LOAD_PATHS:

@@ -48,8 +48,8 @@ def _concurrency(frame: Frame) -> Table:
     now = frame.now
 
     def rows() -> Iterator[tuple[str, str | Text]]:
-        if now["requests"] is not None:
-            yield "requests", f"{whole(now['requests'])} in the service"
+        if now["in_service"] is not None:
+            yield "requests", f"{whole(now['in_service'])} in the service"
         preempted = f", {whole(now['preempted'])} preempted" if now["preempted"] else ""
         yield "sequences", f"{whole(now['running'])} running{preempted}"
         tokens = [
@@ -66,7 +66,7 @@ def _concurrency(frame: Frame) -> Table:
         yield "queue", f"{waiting}{':  ' if lanes else ''}{lanes}"
         if now["kv_used_ratio"] is not None:
             yield "KV", _kv(frame)
-        if now["pressure"] is not None:
+        if now["pressure_ratio"] is not None:
             yield "ladder", _ladder(frame)
 
     return _pairs(rows())
@@ -81,19 +81,19 @@ def _kv(frame: Frame) -> Text:
         text.append(f", {gib(reserved)} reserved")
     if (memory := frame.now["memory_bytes"]) is not None:
         text.append(f"; memory {gib(memory)}")
-    looked_up = frame.rates["looked_up"]
+    looked_up = frame.rates["lookup_tokens"]
     if looked_up:
-        text.append(f"; {(frame.rates['hit'] or 0.0) / looked_up:.0%} of looked-up tokens cached")
+        text.append(f"; {(frame.rates['hit_tokens'] or 0.0) / looked_up:.0%} of looked-up tokens cached")
     return text
 
 
 def _ladder(frame: Frame) -> Text:
     now = frame.now
     names = f" ({', '.join(frame.levels)})" if frame.levels else ""
-    text = Text(f"level {whole(now['level'])}{names}", "bold yellow" if frame.levels else "")
-    text.append(f", pressure {now['pressure'] or 0.0:.2f}", "")
-    if now["replicas"] is not None and now["desired"] is not None:
-        text.append(f"; {whole(now['replicas'])} workers up, {whole(now['desired'])} wanted")
+    text = Text(f"level {whole(now['ladder_level'])}{names}", "bold yellow" if frame.levels else "")
+    text.append(f", pressure {now['pressure_ratio'] or 0.0:.2f}", "")
+    if now["replicas"] is not None and now["desired_replicas"] is not None:
+        text.append(f"; {whole(now['replicas'])} workers up, {whole(now['desired_replicas'])} wanted")
     return text
 
 
@@ -101,7 +101,8 @@ def _rates(frame: Frame) -> Table:
     def rows() -> Iterator[tuple[str, str | Text]]:
         told = "  ".join(f"{how} {rate(count)}" for how, count in frame.outcomes.items() if count)
         yield "requests/s", f"{rate(frame.rates['ended'])}{'  ' if told else ''}{told}"
-        yield "tokens/s", f"prefill {rate(frame.rates['prefill'])}  decode {rate(frame.rates['decode'])}"
+        prefill, decode = frame.rates["prompt_tokens"], frame.rates["generation_tokens"]
+        yield "tokens/s", f"prefill {rate(prefill)}  decode {rate(decode)}"
         if frame.rates["preemptions"]:
             yield "preemptions/s", rate(frame.rates["preemptions"])
 

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 
-from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
 from prometheus_client.metrics_core import Metric as MetricFamily
 from prometheus_client.registry import Collector
 
 from headway.gateway.background.service import Background
+from headway.metrics.exporter import family
 from headway.metrics.names import Metric
 
 _TABLE = (
@@ -34,20 +34,12 @@ class BackgroundCollector(Collector):
         background = self._background
         if not background.opened:
             return
-        yield _gauge("headway_background_queued", background.jobs.queued)
-        yield _gauge("headway_background_running", background.runner.running)
-        yield _counter("headway_background_ended_total", background.jobs.ended)
-        yield _gauge("headway_batches_unfinished", background.batches.unfinished)
-        yield _counter("headway_batches_ended_total", background.batches.ended)
+        yield _of("headway_background_queued", background.jobs.queued)
+        yield _of("headway_background_running", background.runner.running)
+        yield _of("headway_background_ended_total", background.jobs.ended)
+        yield _of("headway_batches_unfinished", background.batches.unfinished)
+        yield _of("headway_batches_ended_total", background.batches.ended)
 
 
-def _gauge(name: str, value: float) -> MetricFamily:
-    return GaugeMetricFamily(name, BACKGROUND_METRICS[name].meaning, value=value)
-
-
-def _counter(name: str, values: Mapping[str, int]) -> MetricFamily:
-    metric = BACKGROUND_METRICS[name]
-    family = CounterMetricFamily(name, metric.meaning, labels=metric.labels)
-    for label, count in values.items():
-        family.add_metric([label], count)
-    return family
+def _of(name: str, values: float | Mapping[str, int]) -> MetricFamily:
+    return family(BACKGROUND_METRICS[name], values)

@@ -1,7 +1,7 @@
 """The dashboard: one page at `/`, and what it shows as JSON.
 
-`history` keeps the last minutes, `engine` and `fleet` read what their applications keep anyway, `viewer` says who may
-see what, `page` puts the page together, `routes` answers.
+`history` keeps the last minutes, `engine` and `fleet` read what their applications keep anyway, for whom
+`gateway.viewer` says they may see it; `page` puts the page together, `routes` answers.
 """
 
 from headway.gateway.dashboard.routes import DASHBOARD_ROUTES, add_dashboard

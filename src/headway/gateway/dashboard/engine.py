@@ -18,7 +18,6 @@ from headway.gateway.edge import CLIENT_GONE, REQUEST_ID
 from headway.gateway.observe import TALLY, Part, Tally
 from headway.gateway.service import Service
 from headway.gateway.viewer import Viewer, viewer_of
-from headway.metrics.snapshot import RecentStep
 
 RECENT = 1024  # calls that are remembered, under half a kilobyte each
 _PARTS = ("network", "tokenise", "queue", "prefill", "decode", "gateway")
@@ -51,6 +50,7 @@ class Call:
             "id": self.id,
             "model": self.model,
             "state": state or ("cancelled" if self.status == CLIENT_GONE else "failed"),
+            "bad": bool(self.failure) or not (state or self.status == CLIENT_GONE),
             "tokens": {"prompt": self.prompt_tokens, "cached": self.cached_tokens, "output": self.output_tokens},
             "ttft_s": self.ttft_s,
             "total_s": self.total_s,
@@ -169,7 +169,7 @@ class EngineSource:
                 "step_tokens": now.max_num_batched_tokens,
                 "max_model_len": service.backend.max_model_len,
             },
-            "beyond": {name: counts_of(getattr(service.metrics, f"{name}_s")).bounds[-1] for name in ("ttft", "itl")},
+            "beyond": {"ttft": service.metrics.ttft_s.bounds[-1], "itl": service.metrics.itl_s.bounds[-1]},
             "kv": {
                 "blocks": now.kv_blocks_total,
                 "used": now.kv_blocks_used,
@@ -181,18 +181,14 @@ class EngineSource:
         }
 
     def absent(self) -> Mapping[str, str]:
-        absent = {"workers": _NO_FLEET, "tenants": _NO_TENANTS, "ladder": _NO_LADDER}
-        if not hasattr(self._service.backend, "recent_steps"):
-            absent["steps"] = "This engine does not tell its steps."
-        return absent
+        return {"workers": _NO_FLEET, "tenants": _NO_TENANTS, "ladder": _NO_LADDER}
 
     def now(self, viewer: Viewer) -> dict[str, Any]:
         del viewer  # of one engine there is nothing that /load would not tell anybody
-        steps: Sequence[RecentStep] = getattr(self._service.backend, "recent_steps", ())
         return {
             "steps": [
                 [one.id, one.prefill_tokens, one.decode_tokens, one.pad_tokens, one.sequences, round(one.seconds, 5)]
-                for one in steps
+                for one in self._service.backend.recent_steps
             ]
         }
 

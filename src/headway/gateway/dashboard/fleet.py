@@ -18,6 +18,7 @@ from headway.core.request import Request, SamplingParams
 from headway.gateway.dashboard.reading import NS_PER_S, Reading, counts_of
 from headway.gateway.dashboard.source import SLOWEST, Order, promises_told, told_parts
 from headway.gateway.viewer import Viewer, viewer_of
+from headway.metrics.breakdown import OTHER
 
 if TYPE_CHECKING:  # whose application has this for a part
     from headway.gateway.fleet.service import FleetService
@@ -63,7 +64,7 @@ class FleetSource:
                 **{name: ratio for name, ratio in kv.items() if ratio is not None},
             },
             totals={
-                "input_tokens": sum(figures.input_tokens.values()),
+                "input_tokens": figures.input_tokens,
                 "output_tokens": ttft.samples + itl.samples,  # as their clients were sent them
                 "returned": figures.returned,
                 **{f"ended.{how}": count for how, count in figures.ended.items()},
@@ -81,11 +82,7 @@ class FleetSource:
     def _note_tenants(self, now_ns: int) -> None:
         noted = self._tenant_tokens
         if not noted or now_ns - noted[-1][0] >= TENANTS_EVERY_NS:
-            noted.append((now_ns, self._tokens_by_tenant()))
-
-    def _tokens_by_tenant(self) -> dict[str, int]:
-        figures = self._service.figures
-        return {name: count + figures.output_tokens.get(name, 0) for name, count in figures.input_tokens.items()}
+            noted.append((now_ns, self._service.figures.calls.by["tenant"].computed_tokens()))
 
     # -- as it is --------------------------------------------------------------------------------------------------
 
@@ -102,7 +99,7 @@ class FleetSource:
             "keys": service.door.ring is not None,
             "promises": promises_told(slo.ttft_ns, slo.itl_ns),
             "limits": {"sequences": windows, "max_model_len": limits.max_model_len},
-            "beyond": {name: counts_of(getattr(service.figures, f"{name}_s")).bounds[-1] for name in ("ttft", "itl")},
+            "beyond": {"ttft": service.figures.ttft_s.bounds[-1], "itl": service.figures.itl_s.bounds[-1]},
         }
 
     def _nobody(self) -> str:
@@ -167,21 +164,24 @@ class FleetSource:
 
     def _tenants(self, viewer: Viewer) -> list[dict[str, Any]]:
         """Tokens of requests that ended in the last minute, each tenant's share of them, and the share of its weight
-        among those who had any or wait.
+        among those who had any or wait. As fairness counts them: what was found in a cache costs nothing.
+
+        Of those beyond the busiest nobody counts each; together they are in the total.
         """
-        front, now = self._service.front, self._tokens_by_tenant()
+        front, now = self._service.front, self._service.figures.calls.by["tenant"].computed_tokens()
         before = self._tenant_tokens[0][1] if self._tenant_tokens else {}
         waiting = front.lanes.waiting_by_tenant()
-        tokens = {name: count - before.get(name, 0) for name, count in now.items()}
-        busy = {name for name, count in tokens.items() if count} | {name for name, count in waiting.items() if count}
+        tokens = {name: max(0, count - before.get(name, 0)) for name, count in now.items()}
+        total, uncounted = sum(tokens.values()), None if tokens.pop(OTHER, None) is not None else 0
+        busy = {name for counts in (tokens, waiting) for name, count in counts.items() if count}
         weights = {name: front.tenants.weight(name) for name in busy}
+        weight = sum(weights.values())
         shown = [name for name in busy if viewer.owns(name)]
-        total, weight = sum(tokens[name] for name in busy if name in tokens), sum(weights.values())
         return [
             {
                 "name": name,
-                "tokens": tokens.get(name, 0),
-                "share": tokens.get(name, 0) / total if total else None,
+                "tokens": (count := tokens.get(name, uncounted)),
+                "share": count / total if total and count is not None else None,
                 "weight": weights[name],
                 "fair_share": weights[name] / weight,
                 "waiting": waiting.get(name, 0),
@@ -225,6 +225,7 @@ def _told(trail: Trail, viewer: Viewer, now_ns: int, *, why: bool) -> dict[str, 
         "tenant": trail.tenant if viewer.is_operator else "",
         "model": trail.model,
         "state": trail.state,
+        "bad": trail.outcome in ("failed", "expired"),
         "worker": told["worker"],
         "tries": told["tries"] if why else len(trail.tries),
         "degraded": told["degraded"],

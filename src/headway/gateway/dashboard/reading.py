@@ -7,6 +7,9 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from headway.metrics.breakdown import ENDED_WELL
+from headway.metrics.histogram import Histogram
+
 NS_PER_S = 1_000_000_000
 PERCENTILES = (50, 90, 99)
 LATENCIES = ("ttft", "itl", "e2e")
@@ -125,19 +128,19 @@ class Between:
         """Counts, means and percentiles of all of it."""
         ended = self.group("ended.")
         ok = sum(count for how, count in ended.items() if how not in BAD_ENDS)
-        outcomes = self.group("outcome.")
-        good, due = outcomes.get("good", 0), sum(count for how, count in outcomes.items() if how not in NOT_OURS)
+        due = {how: count for how, count in self.group("outcome.").items() if how not in NOT_OURS}
+        good = due.get("good", 0)
         seconds = self.seconds
         latencies = {name: counts.told() for name in LATENCIES if (counts := self.times(name)) is not None}
         parts = {name: counts.mean for name in self.last.times if (counts := self.times(name)) and "." in name}
         return {
             "seconds": seconds,
             "ok": ok,
-            "not_ok": sum(ended.values()) - ok,
+            "unserved": {how: count for how, count in due.items() if how not in ENDED_WELL},
             "ended": ended,
             "refused": self.group("refused."),
             "ok_per_s": ok / seconds if seconds > 0 else None,
-            "attainment": good / due if due else None,
+            "attainment": good / sum(due.values()) if due else None,
             "good_per_s": good / seconds if seconds > 0 else None,
             "output_tokens": int(self.grown("output_tokens")),
             "output_tokens_per_s": self.rate("output_tokens"),
@@ -157,19 +160,5 @@ def _short(value: float | None) -> float | None:
     return float(f"{value:.4g}")
 
 
-def counts_of(histogram: Any) -> Counts:
-    """Of one of our own histograms, or of one of prometheus-client's, over all its labels."""
-    if not hasattr(histogram, "collect"):
-        return Counts.of(tuple(histogram.bounds), histogram.counts, histogram.sum)
-    upto: dict[float, float] = {}
-    total = 0.0
-    for family in histogram.collect():
-        for sample in family.samples:
-            if sample.name.endswith("_bucket"):
-                bound = float(sample.labels["le"])
-                upto[bound] = upto.get(bound, 0.0) + sample.value
-            elif sample.name.endswith("_sum"):
-                total += sample.value
-    bounds = sorted(upto)
-    counts = [upto[bound] - (upto[bounds[place - 1]] if place else 0.0) for place, bound in enumerate(bounds)]
-    return Counts.of(tuple(bounds[:-1]), counts, total)
+def counts_of(histogram: Histogram) -> Counts:
+    return Counts.of(histogram.bounds, histogram.counts, histogram.sum)

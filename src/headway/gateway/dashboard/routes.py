@@ -145,7 +145,7 @@ def _number(request: web.Request, name: str, default: int, low: int, high: int) 
     text = request.query.get(name)
     if text is None:
         return default
-    if not (text.isascii() and text.isdigit() and low <= int(text[:18]) <= high):
+    if not (text.isascii() and text.isdigit() and len(text) <= len(str(high)) and low <= int(text) <= high):
         raise InvalidRequest(
             f"{name} must be a whole number from {low} to {high:,}, not {text[:40]!r}.",
             param=name,

@@ -16,7 +16,6 @@ from headway.metrics.names import DURATION_BUCKETS_S, TTFT_BUCKETS_S
 if TYPE_CHECKING:
     from headway.gateway.fleet.trail import Trail
 
-MAX_TENANTS = 1024  # that are counted by name; the rest together
 # Calls that are over are added up so many at a time, or when somebody reads: a call itself costs an append.
 BATCH = 512
 S_PER_NS = 1e-9
@@ -35,11 +34,9 @@ class Figures:
         self._queue_s = Histogram(DURATION_BUCKETS_S)
         self._worker_s = Histogram(DURATION_BUCKETS_S)
         self._calls = Calls()
-        self._prefill_tokens = 0
-        self._decoded_unseen = 0  # output tokens after each first one, of answers that came at once
+        self._input_tokens = self._prefill_tokens = 0
+        self._unseen_tokens = self._unseen_firsts = 0  # of output that nobody saw come, all of it and each first one
         self._ended: dict[str, int] = {}
-        self._input_tokens: dict[str, int] = {}
-        self._output_tokens: dict[str, int] = {}
         self._over: list[Trail] = []
         self.returned = 0  # requests that went to another worker
         self.keys_ignored = 0  # that were no good, where none was needed
@@ -52,6 +49,10 @@ class Figures:
         self._over.append(trail)
         if len(self._over) >= BATCH:
             self._add_up()
+
+    def refused(self, outcome: str, labels: Mapping[str, str]) -> None:
+        """A call was not let in. Nothing is added up for it: refusals are many when there is least time for them."""
+        self._calls.refused(outcome, labels)
 
     def count_failure(self, worker: str, code: str) -> None:
         self.failures[worker, code] = self.failures.get((worker, code), 0) + 1
@@ -82,14 +83,11 @@ class Figures:
             one.counted()
 
     def _count_tokens(self, one: Trail) -> None:
-        tenant, known = one.tenant, self._input_tokens
-        if tenant not in known and len(known) >= MAX_TENANTS:
-            tenant = "others"
-        known[tenant] = known.get(tenant, 0) + one.prompt_tokens
-        self._output_tokens[tenant] = self._output_tokens.get(tenant, 0) + one.output_tokens
+        self._input_tokens += one.prompt_tokens
         self._prefill_tokens += one.prompt_tokens - one.cached_tokens
-        seen = one.gaps.count if one.gaps is not None else 0
-        self._decoded_unseen += max(0, one.output_tokens - 1 - seen)
+        seen = bool(one.first_ns) + (one.gaps.count if one.gaps is not None else 0)
+        self._unseen_tokens += max(0, one.output_tokens - seen)
+        self._unseen_firsts += one.output_tokens > 0 and not one.first_ns
 
     # -- as it is read ---------------------------------------------------------------------------------------------
 
@@ -135,15 +133,10 @@ class Figures:
         return self._ended
 
     @property
-    def input_tokens(self) -> Mapping[str, int]:
-        """By tenant, of those that were sent to a worker."""
+    def input_tokens(self) -> int:
+        """Of those that were sent to a worker."""
         self._add_up()
         return self._input_tokens
-
-    @property
-    def output_tokens(self) -> Mapping[str, int]:
-        self._add_up()
-        return self._output_tokens
 
     @property
     def prefill_tokens(self) -> int:
@@ -155,4 +148,10 @@ class Figures:
     def decode_tokens(self) -> int:
         """After each first one, which is its prefill's."""
         self._add_up()
-        return self.itl_s.count + self._decoded_unseen
+        return self.itl_s.count + self._unseen_tokens - self._unseen_firsts
+
+    @property
+    def unseen_tokens(self) -> int:
+        """Output tokens that nobody saw come: they were in no stream, or are its worker's correction."""
+        self._add_up()
+        return self._unseen_tokens

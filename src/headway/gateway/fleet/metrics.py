@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 
-from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
 from prometheus_client.metrics_core import Metric as MetricFamily
 
 from headway.core.fleet.breaker import Trust
@@ -16,6 +15,7 @@ from headway.core.front.sharing import Mode
 from headway.gateway.fleet.driver import FleetDriver
 from headway.gateway.fleet.figures import Figures
 from headway.gateway.fleet.shadow import ShadowingDriver
+from headway.metrics.exporter import family
 from headway.metrics.histogram import Histogram
 from headway.metrics.names import DURATION_BUCKETS_S, GATEWAY_DIMENSIONS, METRICS, Metric
 from headway.metrics.text import series
@@ -67,7 +67,7 @@ _TABLE = (
     Metric("headway_ladder_level", "gauge", "How many levels of degradation the load has climbed, 0 to 6."),
     Metric("headway_ladder_level_active", "gauge", "1 while the level of degradation is in force.", ("level",)),
     Metric("headway_ladder_pressure_ratio", "gauge", "How much too much there is, 0 to 1."),
-    Metric("headway_replicas", "gauge", "Workers that take requests."),
+    Metric("headway_replicas", "gauge", "Workers trusted with requests: not down, not on trial, not draining."),
     Metric("headway_desired_replicas", "gauge", "How many workers there should be: more than there are, or fewer."),
     Metric(
         "headway_quota_mode",
@@ -114,25 +114,27 @@ class FleetCollector:
 
     def _service(self, front: Front) -> Iterator[MetricFamily]:
         admission, figures = front.admission, self._figures
-        yield _one("headway_requests_in_service", admission.requests)
-        yield _one("headway_sequences_running", admission.running)
-        yield _one("headway_requests_waiting", admission.waiting)
-        yield _one("headway_waiting_tokens", admission.waiting_tokens)
-        yield _by("headway_lane_waiting", front.lanes.waiting_by_lane())
-        yield _by("headway_lane_running", front.lanes.running_by_lane())
+        yield _of("headway_requests_in_service", admission.requests)
+        yield _of("headway_sequences_running", admission.running)
+        yield _of("headway_requests_waiting", admission.waiting)
+        yield _of("headway_waiting_tokens", admission.waiting_tokens)
+        yield _of("headway_lane_waiting", front.lanes.waiting_by_lane())
+        yield _of("headway_lane_running", front.lanes.running_by_lane())
         yield from self._models()
-        yield _by("headway_requests_ended_total", figures.ended)
-        yield _by("headway_requests_refused_total", front.refused)
-        yield _one("headway_relegations_total", front.lanes.relegations)
-        yield _one("headway_requests_returned_total", figures.returned)
-        yield _one("headway_keys_ignored_total", figures.keys_ignored)
-        yield _one("headway_prefill_tokens_total", figures.prefill_tokens)
-        yield _one("headway_decode_tokens_total", figures.decode_tokens)
-        yield _one("headway_ladder_level", front.ladder.height)
-        yield _by("headway_ladder_level_active", {one.name.lower(): int(front.ladder.active(one)) for one in Level})
-        yield _one("headway_ladder_pressure_ratio", front.ladder.pressure.height)
-        yield _one("headway_replicas", front.fleet.up(self._driver.clock()))
-        yield _one("headway_desired_replicas", front.overload.replicas.desired)
+        yield _of("headway_requests_ended_total", figures.ended)
+        yield _of("headway_requests_refused_total", front.refused)
+        yield _of("headway_relegations_total", front.lanes.relegations)
+        yield _of("headway_requests_returned_total", figures.returned)
+        yield _of("headway_keys_ignored_total", figures.keys_ignored)
+        yield _of("headway_prefill_tokens_total", figures.prefill_tokens)
+        yield _of("headway_decode_tokens_total", figures.decode_tokens)
+        yield _of("headway_ladder_level", front.ladder.height)
+        yield _of("headway_ladder_level_active", {one.name.lower(): int(front.ladder.active(one)) for one in Level})
+        yield _of("headway_ladder_pressure_ratio", front.ladder.pressure.height)
+        # Not `Fleet.up`, which has who may be tried: a dead worker is between any two of its rests.
+        trusted = sum(not one.draining and one.breaker.closed for one in front.fleet.workers.values())
+        yield _of("headway_replicas", trusted)
+        yield _of("headway_desired_replicas", front.overload.replicas.desired)
 
     def _models(self) -> Iterator[MetricFamily]:
         """Told from those who are inside now, when it is asked: a request costs nothing more for it. Lanes know who of
@@ -141,46 +143,40 @@ class FleetCollector:
         models, lanes = self._figures.calls.by["model"], self._driver.front.lanes
         waiting = Counter(request.model for request in lanes)
         inside = Counter(place.request.model for place in self._driver.places.values())
-        yield _by("headway_model_waiting", models.bounded(waiting))
-        yield _by("headway_model_running", models.bounded(inside - waiting))
+        yield _of("headway_model_waiting", models.bounded(waiting))
+        yield _of("headway_model_running", models.bounded(inside - waiting))
 
     def _workers(self, front: Front) -> Iterator[MetricFamily]:
         now, workers = self._driver.clock(), front.fleet.workers
         up = {Trust.CLOSED: 1.0, Trust.HALF_OPEN: 0.5, Trust.OPEN: 0.0}
-        yield _by("headway_worker_up", {name: up[one.breaker.trust(now)] for name, one in workers.items()})
-        yield _by("headway_worker_draining", {name: int(one.draining) for name, one in workers.items()})
-        yield _by("headway_worker_requests_in_flight", {name: len(one.flights) for name, one in workers.items()})
-        yield _by("headway_worker_tokens_in_flight", {name: one.tokens for name, one in workers.items()})
-        yield _by("headway_worker_window_sequences", {name: one.window.sequences for name, one in workers.items()})
-        yield _by("headway_worker_window_tokens", {name: one.window.tokens for name, one in workers.items()})
-        yield _by("headway_worker_ttft_seconds", {name: one.ttft_ns / 1e9 for name, one in workers.items()})
+        yield _of("headway_worker_up", {name: up[one.breaker.trust(now)] for name, one in workers.items()})
+        yield _of("headway_worker_draining", {name: int(one.draining) for name, one in workers.items()})
+        yield _of("headway_worker_requests_in_flight", {name: len(one.flights) for name, one in workers.items()})
+        yield _of("headway_worker_tokens_in_flight", {name: one.tokens for name, one in workers.items()})
+        yield _of("headway_worker_window_sequences", {name: one.window.sequences for name, one in workers.items()})
+        yield _of("headway_worker_window_tokens", {name: one.window.tokens for name, one in workers.items()})
+        yield _of("headway_worker_ttft_seconds", {name: one.ttft_ns / 1e9 for name, one in workers.items()})
         for field in LOAD_FIELDS:
             # What is not known is not there: unknown is not zero.
             said = {name: signal.value for name, one in workers.items() if (signal := getattr(one.load, field))}
-            yield _by(f"headway_worker_{_SECONDS.get(field, field)}", said)
+            yield _of(f"headway_worker_{_SECONDS.get(field, field)}", said)
         ages = {name: (now - newest) / 1e9 for name, one in workers.items() if (newest := _newest_ns(one))}
-        yield _by("headway_worker_signal_age_seconds", ages)
-        failures = _family("headway_worker_failures_total")
-        for labels, count in self._figures.failures.items():
-            failures.add_metric(labels, count)
-        yield failures
+        yield _of("headway_worker_signal_age_seconds", ages)
+        yield _of("headway_worker_failures_total", self._figures.failures)
 
     @staticmethod
     def _shadow(driver: ShadowingDriver) -> Iterator[MetricFamily]:
-        would = _family("headway_shadow_decisions_total")
-        for labels, count in driver.shadow.would.counts.items():
-            would.add_metric(labels, count)
-        yield would
-        yield _one("headway_shadow_requests_waiting", driver.decider.admission.waiting)
-        yield _one("headway_shadow_ladder_level", driver.decider.ladder.height)
+        yield _of("headway_shadow_decisions_total", driver.shadow.would.counts)
+        yield _of("headway_shadow_requests_waiting", driver.decider.admission.waiting)
+        yield _of("headway_shadow_ladder_level", driver.decider.ladder.height)
 
     def _quotas(self, quotas: SharedQuotas) -> Iterator[MetricFamily]:
         sharing = quotas.sharing
-        yield _by("headway_quota_mode", {mode.value: int(mode is sharing.mode) for mode in Mode})
-        yield _one("headway_quota_gateways", sharing.gateways)
-        yield _one("headway_quota_losses_total", sharing.losses)
-        yield _by("headway_quota_exchanges_total", quotas.exchanges)
-        yield _one("headway_quota_waits_total", quotas.waited)
+        yield _of("headway_quota_mode", {mode.value: int(mode is sharing.mode) for mode in Mode})
+        yield _of("headway_quota_gateways", sharing.gateways)
+        yield _of("headway_quota_losses_total", sharing.losses)
+        yield _of("headway_quota_exchanges_total", quotas.exchanges)
+        yield _of("headway_quota_waits_total", quotas.waited)
 
 
 def tenants_text(driver: FleetDriver, figures: Figures) -> str:
@@ -222,8 +218,7 @@ def vllm_numbers(driver: FleetDriver, figures: Figures, models: Sequence[str]) -
         running=front.admission.running,
         waiting=front.admission.waiting,
         kv_usage_ratio=front.fleet.kv_used_ratio(driver.clock()),
-        prompt_tokens_total=figures.prefill_tokens,
-        generation_tokens_total=figures.decode_tokens,
+        unseen_tokens=figures.unseen_tokens,
         ended_total=figures.ended,
     )
 
@@ -237,20 +232,5 @@ def _metric(name: str) -> Metric:
     return FLEET_METRICS.get(name) or METRICS[name]
 
 
-def _family(name: str) -> GaugeMetricFamily | CounterMetricFamily:
-    metric = _metric(name)
-    kind = CounterMetricFamily if metric.kind == "counter" else GaugeMetricFamily
-    return kind(name, metric.meaning, labels=metric.labels)
-
-
-def _one(name: str, value: float) -> MetricFamily:
-    family = _family(name)
-    family.add_metric([], value)
-    return family
-
-
-def _by(name: str, values: Mapping[str, float]) -> MetricFamily:
-    family = _family(name)
-    for label, value in values.items():
-        family.add_metric([label], value)
-    return family
+def _of(name: str, values: float | Mapping[str, float] | Mapping[tuple[str, str], float]) -> MetricFamily:
+    return family(_metric(name), values)

@@ -17,4 +17,4 @@ def count_fleet_call(request: web.Request, status: int) -> None:
         return
     caller = request.get(CALLER)
     labels = {"tenant": caller.tenant} if caller is not None else {}
-    request.app[FLEET].figures.calls.refused(outcome_of(status, request.get(REFUSAL)), labels)
+    request.app[FLEET].figures.refused(outcome_of(status, request.get(REFUSAL)), labels)

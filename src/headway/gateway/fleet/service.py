@@ -23,7 +23,7 @@ from headway.gateway.fleet.roster import Member, Roster
 from headway.gateway.fleet.trail import Trails
 from headway.gateway.service import Edge
 from headway.gateway.tenancy import Door
-from headway.metrics.exporter import EdgeExporter
+from headway.metrics.exporter import EdgeExporter, PromiseCollector
 from headway.wire import limits
 from headway.workers.worker import Decided
 
@@ -75,6 +75,7 @@ class FleetService(Edge):
         exporter = EdgeExporter(
             FleetCollector(driver, self.figures), lambda: self.figures.calls, lambda: times_of(self.figures)
         )
+        exporter.registry.register(PromiseCollector(lambda: self.fleet_config.default_slo))
         exporter.of_tenants.append(lambda: tenants_text(driver, self.figures))
         super().__init__(config.edge, exporter)
         if config.edge.metrics_names == "vllm":

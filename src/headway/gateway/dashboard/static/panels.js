@@ -152,10 +152,7 @@ const showTiles = () => {
   ["ttft", "itl", "e2e"].forEach(showLatency);
   figure("output_tokens", words.count(told?.output_tokens ?? null), told?.output_tokens);
   figure("output_tokens_per_s", told ? `${words.count(told.output_tokens_per_s)} a second` : NOT_KNOWN, told?.output_tokens_per_s);
-  const refused = Object.values(told?.refused ?? {}).reduce((sum, count) => sum + count, 0);
-  const bad = told ? told.not_ok + refused : null;
+  const bad = told ? Object.values(told.unserved).reduce((sum, count) => sum + count, 0) : null;
   figure("bad", words.count(bad), bad, bad ? "bad" : "");
-  const failed = Object.entries(told?.ended ?? {}).filter(([how]) => ["failed", "cancelled", "expired"].includes(how));
-  const why = [counted(Object.fromEntries(failed)), counted(told?.refused)].filter(Boolean).join("; ");
-  figure("why", why || (told ? "none in this time" : NOT_KNOWN), null);
+  figure("why", counted(told?.unserved) || (told ? "none in this time" : NOT_KNOWN), null);
 };

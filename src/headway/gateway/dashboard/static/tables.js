@@ -60,7 +60,7 @@ const showSlow = () => {
       row.append(
         cell(told.id),
         cell(where || NOT_KNOWN),
-        cell(`${told.state}, ${words.seconds(told.ago_s)} ago`, "", ["failed", "expired"].includes(told.state) ? "bad" : ""),
+        cell(`${told.state}, ${words.seconds(told.ago_s)} ago`, "", told.bad ? "bad" : ""),
         num(words.seconds(told.ttft_s), "TTFT", told.ttft_s > promised ? "bad" : ""),
         num(words.seconds(told.total_s), "total"),
         num(`${words.count(told.tokens.prompt)}, ${words.count(told.tokens.output)}`, "tokens"),
