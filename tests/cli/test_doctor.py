@@ -77,6 +77,58 @@ def test_whose_key_it_is_is_said_once_however_long_it_watches(
     assert capsys.readouterr().err.count("with the key of HEADWAY_API_KEY") == 1
 
 
+def test_a_server_that_starts_again_does_not_end_the_watch(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """It is said that it is gone, once, and what it does when it is back; one that never was there is an error."""
+    looks = count()
+
+    def between_restarts(asker: Asker, _window_s: float, interval_s: float) -> Facts:
+        match next(looks):
+            case 1 | 2 | 3:
+                return observe(Asker("http://127.0.0.1:9"), 3 * interval_s, interval_s)
+            case 6:
+                raise KeyboardInterrupt
+        return observe(asker, 3 * interval_s, interval_s)
+
+    monkeypatch.setattr(live, "observe", between_restarts)
+    with serving(vllm(8, 6, 3.0)) as url, pytest.raises(SystemExit, match="130"):
+        status(["doctor", url, "--window", "2", "--interval", "0.1", "--watch"])
+    said = capsys.readouterr()
+    assert said.err.count("nothing listens there") == 1
+    assert said.out.count("   asks:") == 2  # before, and once more after it
+
+
+def test_a_prometheus_that_starts_again_does_not_end_the_watch(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    looks = count()
+
+    def answer(_: str) -> Reply:
+        match next(looks):
+            case 0:
+                return json_of('{"status": "success", "data": {"result": [0, "0"]}}')
+            case 1:
+                return json_of(
+                    '{"status": "success", "data": {"result": [{"metric": {"__name__": "vllm:num_requests_running"}, '
+                    '"values": [[0, "1"], [1, "1"], [2, "1"]]}]}}'
+                )
+        return 503, "text/plain", "Service Unavailable"
+
+    slept: list[float] = []
+
+    def sleep(seconds: float) -> None:
+        slept.append(seconds)
+        if len(slept) == 3:
+            raise KeyboardInterrupt
+
+    monkeypatch.setattr("headway.cli.doctor.time.sleep", sleep)
+    with serving({"/api/v1/query": answer}) as url, pytest.raises(SystemExit, match="130"):
+        status(["doctor", "--prometheus", url, "--window", "2", "--interval", "0.1", "--watch"])
+    assert slept == [2, 0.1, 0.1]
+    assert capsys.readouterr().err.count("It is asked again") == 1
+
+
 def test_json(capsys: pytest.CaptureFixture[str]) -> None:
     with serving(vllm(8, 6, 3.0)) as url:
         assert status(["doctor", url, *FAST, "--json"]) == 3
@@ -131,6 +183,7 @@ def test_a_prometheus_that_wants_a_login_is_told_how(
         (["--step-log", "x", "--watch"], "--watch"),
         (["--step-log", "/nowhere/x"], "cannot be read"),
         (["--prometheus", "http://x", "--since", "soon"], "--since"),
+        (["http://x", "--since", "5m"], "--window"),
         (["http://user:pw@x"], "has a user"),
     ],
 )

@@ -69,4 +69,4 @@ def facts(
         {name: one for name, one in {**healthy_spreads, **(spreads or {})}.items() if one is not None},
     )
     settings = given.pop("settings", Settings(max_num_seqs=16, max_num_batched_tokens=512, kv_tokens=40_000.0))
-    return Facts("headway", part, settings=settings, step_time=given.pop("step_time", GPU), **given)
+    return Facts("headway", part, settings=settings, step_time=given.pop("step_time", GPU), kind="headway", **given)

@@ -22,16 +22,24 @@ def json_of(body: str) -> Reply:
 
 @contextmanager
 def serving(table: Table, *, wants: str = "") -> Iterator[str]:
-    """Its URL. `wants`: an Authorization header without which everything is 401."""
+    """Its URL. What is callable is asked with the path, or with what was posted.
+
+    `wants`: an Authorization header without which everything is 401.
+    """
 
     class Handler(BaseHTTPRequestHandler):
         protocol_version = "HTTP/1.1"
 
         def do_GET(self) -> None:
-            path = self.path.partition("?")[0]
-            reply = table.get(path, (404, "text/plain", "not found"))
+            self._answer(self.path)
+
+        def do_POST(self) -> None:
+            self._answer(self.rfile.read(int(self.headers["content-length"])).decode())
+
+        def _answer(self, asked: str) -> None:
+            reply = table.get(self.path.partition("?")[0], (404, "text/plain", "not found"))
             if callable(reply):
-                reply = reply(self.path)
+                reply = reply(asked)
             if wants and self.headers.get("authorization") != wants:
                 reply = (401, "text/plain", "who are you?")
             status, kind, body = reply

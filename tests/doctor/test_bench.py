@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -11,9 +12,11 @@ import pytest
 from headway.core.errors import ConfigError
 from headway.doctor.bench import read_result
 from headway.doctor.diagnose import diagnose
+from headway.doctor.facts import Promise
 from headway.doctor.inspect import read_test
 from headway.doctor.merge import merged
-from tests.doctor.making import facts
+from headway.doctor.step_model import new_prompt_tokens
+from tests.doctor.making import facts, rising
 
 
 def told(low: float, high: float) -> dict[str, Any]:
@@ -58,6 +61,31 @@ def test_figures_alone(tmp_path: Path) -> None:
     assert any("run.csv" in line for line in made.missing)
 
 
+def test_whose_server_it_is_is_told_by_its_signals_and_not_by_words_for_people(tmp_path: Path) -> None:
+    made, live = read_result(saved(tmp_path)), facts()
+    assert made.kind == "vllm"
+    assert merged([live, made]).kind == merged([read_result(saved(tmp_path, signals=None)), live]).kind == "headway"
+    counted = replace(live, service=replace(live.service, totals={**live.service.totals, "hit_tokens": rising(9e3)}))
+    for source in ("headway", "load test of http://headway", "a headway"):
+        own, others = (new_prompt_tokens(replace(counted, source=source, kind=kind)) for kind in ("headway", "vllm"))
+        assert own == pytest.approx(30_000 / 198)  # hits are not counted among them
+        assert others == pytest.approx((30_000 - 9_000) / 198)
+
+
+@pytest.mark.parametrize(
+    "slo", [None, [], {"ttft_s": -1, "itl_s": 0, "e2e_s": "soon"}, {"ttft_s": True, "itl_s": 10**400}]
+)
+def test_a_promise_that_is_none_is_the_usual_one(tmp_path: Path, slo: Any) -> None:
+    assert read_result(saved(tmp_path, slo=slo)).promise == Promise()
+
+
+def test_of_a_promise_what_is_given_counts() -> None:
+    assert Promise.of(0.5, None) == Promise(ttft_s=0.5)  # `said` is of the streams
+    own = Promise.of(None, 0.1, 9.0)
+    assert own == Promise(itl_s=0.1, e2e_s=9.0, said=True)
+    assert Promise.of(2.0, None, None, own) == Promise(2.0, 0.1, 9.0, said=True)
+
+
 def test_requests_tell_the_network_from_the_server(tmp_path: Path) -> None:
     timing = '"network;dur=1.0, tokenise;dur=2.0, ttft;dur=80.0"'
     rows = "".join(f"ok,{at},0.45,2.0,{at}.4,{at}.9,100,50,{timing}\n" for at in range(40))
@@ -77,6 +105,18 @@ def test_a_folder_will_do(tmp_path: Path) -> None:
     saved(tmp_path)
     assert read_result(tmp_path).promise.ttft_s == 0.4
     assert read_test(tmp_path).loop == "open"
+
+
+def test_only_a_p99_that_was_told_counts(tmp_path: Path) -> None:
+    def having(p99: Any) -> frozenset[str]:
+        itl, ttft = told(0.01, 0.02), told(0.5, 0.7)
+        itl["percentiles"] = {"99": p99}
+        ttft["percentiles"] = {"99": {"value": 0.69, "low": None, "high": None}}
+        summary = {"window_s": [0.0, 100.0], "overall": {"distributions": {"itl": itl, "ttft": ttft}}}
+        return read_test(saved(tmp_path, summary=summary)).percentiles
+
+    assert having({"value": 0.02, "low": None, "high": None}) == {"itl", "ttft"}
+    assert having({"value": None, "low": None, "high": None}) == having(None) == {"ttft"}  # n too small
 
 
 @pytest.mark.parametrize("content", ["{}", "[]", "{", '{"summary": 3}', '{"summary": {}}'])

@@ -26,6 +26,7 @@ READY = Known(
     config={"queue-timeout": 20.0, "max-waiting": 256, "store": "work", "api-keys": "keys"},
     lanes=("short", "long-prompt"),
     gateway=True,
+    limited=True,
     limits_output=True,
     max_model_len=4096,
     max_num_seqs=16,
@@ -67,6 +68,8 @@ def test_of_a_server_that_tells_nothing_nothing_is_denied() -> None:
         (7, {"signals": ALL - {"waiting"}}),
         (8, {"signals": ALL - {"kv_ratio"}}),
         (9, {"config": {"max-waiting": 256, "store": "work"}}),
+        (9, {"config": {"max-waiting": 256, "store": "work", "queue-timeout": 9.0}}),  # everybody is one tenant
+        (9, {"limited": False}),
         (10, {"config": {"queue-timeout": 20.0}}),
     ],
 )

@@ -15,6 +15,7 @@ from headway.doctor.live import observe
 from headway.doctor.report import as_json
 from headway.doctor.report import text as words
 from headway.wire.asker import Asker, Login, Unauthorised, Unreachable
+from tests.doctor import making
 from tests.doctor.serving import Reply, Table, json_of, serving, text
 
 
@@ -33,7 +34,7 @@ def watched(table: Table, *, wants: str = "", key: str = "") -> Facts:
             asker.close()
 
 
-def numbers(*values: float) -> Iterator[float]:
+def numbers(*values: int) -> Iterator[int]:
     yield from values
     while True:
         yield values[-1]
@@ -63,6 +64,40 @@ def test_a_server_that_starts_again_while_it_is_watched() -> None:
     facts = watched({"/metrics": metrics})
     assert facts.restarts == 1
     assert facts.service.increase("prompt_tokens") == 29
+
+
+def dying(answers: range, window: Iterator[int]) -> Facts:
+    def metrics(_: str) -> Reply:
+        if next(window) in answers:
+            return text("vllm:num_requests_running 1\nvllm:num_requests_waiting 0\n")
+        return 500, "text/plain", "gone"
+
+    return watched({"/metrics": metrics, "/admin/config": json_of('{"slo_ttft": 0.5}'), "/health": text("")})
+
+
+def test_a_server_that_dies_while_it_is_watched_is_not_well() -> None:
+    facts = dying(range(4), count())
+    diagnosis = diagnose(facts)
+    assert facts.unseen == "it has not answered for the last 5 s"  # of six looks three, and two more
+    assert (diagnosis.healthy, diagnosis.blind) == (False, facts.unseen)
+    assert as_json(diagnosis, "server")["verdict"] == "cannot tell"
+    said = words(diagnosis, "server")
+    assert said.count("has not answered for the last 5 s") == 1
+    assert "5 of 8 scrapes failed" in said
+    assert facts.service.window_s == 2
+    assert facts.client.network_probes == 3  # who is gone is not asked for more
+    assert facts.promise.ttft_s == 0.5  # asked for while it was there
+
+
+def test_a_server_that_misses_the_last_look_is_asked_again() -> None:
+    facts = dying(range(1), numbers(0, 0, 0, 0, 0, 0, 9, 0))
+    assert not facts.unseen
+    assert facts.heard[""].looks == 7
+
+
+def test_notes_are_told_of_one_that_is_well_too() -> None:
+    made = making.facts(notes=("counters began again 1 times",))
+    assert words(diagnose(made), "server").splitlines()[1:] == ["Note: counters began again 1 times."]
 
 
 def test_a_scrape_that_fails_now_and_then_is_a_gap() -> None:

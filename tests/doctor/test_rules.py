@@ -8,12 +8,14 @@ import re
 import numpy as np
 import pytest
 
-from headway.core.pace import StepTime
+from headway.core.pace import Shape, StepTime, chunk_attention
 from headway.doctor.diagnose import Diagnosis, diagnose
 from headway.doctor.facts import Client, Facts, Part, Promise, Settings
 from headway.doctor.finding import CHAPTERS
 from headway.doctor.rules import RULES
 from headway.doctor.rules.case import study
+from headway.doctor.rules.streams import budget_change
+from headway.simulate import advice
 from tests.doctor.making import SAMPLES, facts, lognormal, series, spread
 
 QUEUED = {"ttft_s": spread(1.5, 2.0, 3.0), "queue_s": spread(1.4, 1.9, 2.9)}
@@ -78,7 +80,8 @@ def test_a_head_that_needs_more_than_is_free_is_blocked_by_kv() -> None:
 def test_waiting_while_slots_and_kv_are_free_is_the_prompts() -> None:
     made = facts(
         {"waiting": [0.0, 3.0] * 30 + [0.0], "running": [2.0, 3.0, 4.0, 5.0] * 15 + [3.0]},
-        spreads={**QUEUED, "prompt_tokens": SKEWED},
+        {"prompt_tokens": 120_000.0},
+        {**QUEUED, "prompt_tokens": SKEWED},
     )
     assert first(made) == "long-prompt-interference"
 
@@ -100,6 +103,7 @@ def test_before_anybody_ends_those_who_wait_tell_how_long_prompts_are(lengths: l
     waiting_tokens = [3.0 * length for length in lengths] * SAMPLES
     made = facts(
         {"waiting": 3.0, "waiting_tokens": waiting_tokens[:SAMPLES], "running": [2.0, 3.0, 4.0] * 20 + [3.0]},
+        {"prompt_tokens": 100_000.0},
         spreads={**QUEUED, "prompt_tokens": None},
     )
     finding = diagnose(made).findings[0]
@@ -186,8 +190,76 @@ def test_kv_that_is_full_of_streams_that_crawl(alone_s: float, cause: str) -> No
 def test_rare_stalls_are_long_prompts() -> None:
     stalled = spread(*[0.02] * 96, *[1.2] * 4, count=3_000)
     large = Settings(max_num_seqs=16, max_num_batched_tokens=8_192)
-    made = facts(spreads={"itl_s": stalled, "prompt_tokens": SKEWED}, settings=large)
+    made = facts(
+        totals={"prompt_tokens": 300_000.0}, spreads={"itl_s": stalled, "prompt_tokens": SKEWED}, settings=large
+    )
     assert first(made) == "long-prompt-interference"
+
+
+@pytest.mark.parametrize("longest", [300.0, 2_000.0, 20_000.0])
+def test_the_token_budget_that_is_advised_keeps_what_was_promised(longest: float) -> None:
+    """Its step has the sequences that decode in it, what they hold, and what the longest prompt's end attends to."""
+    made = facts(
+        {"running": 12.0, "kv_tokens": 30_000.0},
+        {"prompt_tokens": 400_000.0},
+        {"itl_s": spread(*[0.03] * 5, *[0.6] * 5, count=3_000), "prompt_tokens": spread(100.0, longest)},
+        settings=Settings(max_num_seqs=16, max_num_batched_tokens=16_384, kv_tokens=400_000.0),
+        step_time=StepTime(12e6, 18e3, 200e3, 140.0, 2.0),
+        prefill_step_ns=5e6,
+        promise=Promise(itl_s=0.1, said=True),
+    )
+    (change,) = budget_change(study(made))
+    tokens = round(float(change.value or 0))
+    model, chunk = made.step_time, tokens - 12
+    assert model is not None
+    attention = chunk_attention(max(0, round(longest) - chunk), chunk) if chunk <= longest else chunk * longest / 2
+    took_s = (model.predict_ns(Shape(chunk, 12, 30_000, round(attention))) + 5e6) / 1e9
+    assert 0.08 < took_s <= 0.1
+
+
+def test_no_budget_is_advised_where_decode_alone_leaves_no_room_for_prompts() -> None:
+    made = facts(
+        {"running": 12.0}, promise=Promise(itl_s=0.1, said=True), step_time=StepTime(92e6, 18e3, 0.0, 0.0, 0.0)
+    )
+    assert budget_change(study(made)) == ()
+
+
+@pytest.mark.parametrize(("kv_ratio", "seqs"), [(0.5, 27), (0.3, 29)])  # 85% of KV; a step of 17.8 ms, of 90% of 20
+def test_the_same_facts_are_advised_the_same_by_the_doctor_and_by_plan(kv_ratio: float, seqs: int) -> None:
+    seen = facts(
+        {"running": 16.0, "waiting": 80.0, "kv_ratio": kv_ratio, "kv_tokens": 16 * 1_000.0},
+        spreads=QUEUED,
+        promise=Promise(itl_s=0.02, said=True),
+        step_time=StepTime(5e6, 18e3, 300e3, 140.0, 2.0),
+    )
+    engine = advice.Facts(
+        max_num_seqs=16, max_num_batched_tokens=512, running=16, waiting=80.0, kv_used_ratio=kv_ratio,
+        itl=advice.Latency(0.012, 0.02), steps=study(seen).steps,
+    )  # fmt: skip
+    (planned,) = advice.advise(engine)
+    found = {finding.cause: finding for finding in diagnose(seen).findings}["slot-limit"]
+    assert found.changes[0].value == planned.to == seqs
+
+
+def test_what_an_oversized_batch_costs_is_counted_once() -> None:
+    """Of 100 tokens each comes 150 ms later than is accepted."""
+    crawling = {"itl_s": spread(0.4, count=3_000), "output_tokens": spread(100.0)}
+    made = facts({"running": 16.0}, spreads=crawling, step_time=StepTime(80e6, 0.0, 20e6, 0.0, 0.0))
+    (finding, *_) = diagnose(made).findings
+    assert finding.cause == "oversized-batch"
+    assert finding.cost_s == pytest.approx(15.0)
+
+
+def test_fewer_sequences_are_as_many_as_kv_holds_at_their_end() -> None:
+    """Of 40,000 tokens, 85% for those that hold 800 on average and 50 more at the end."""
+    made = facts(
+        {"running": 50.0, "kv_tokens": 40_000.0, "kv_ratio": 1.0},
+        {"preemptions": 150.0, "recomputed_tokens": 15_000.0},
+        {"output_tokens": spread(100.0)},
+        settings=Settings(max_num_seqs=64, max_num_batched_tokens=512, kv_tokens=40_000.0),
+    )
+    found = {finding.cause: finding for finding in diagnose(made).findings}["preemption-thrash"]
+    assert [change.value for change in found.changes if change.setting == "max_num_seqs"] == [40]
 
 
 def test_stalls_that_no_step_can_make_are_not_the_prompts() -> None:

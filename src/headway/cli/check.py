@@ -114,30 +114,51 @@ def _of_server(url: str, key: str) -> Known:
 
 
 def _of_file(path: Path) -> Known:
-    """What `headway serve --config` would do, with the defaults of what the file leaves out."""
-    from headway.cli.config import MODEL_KEY, SERVE_KEYS
+    """What `headway serve --config` would do, with its goal and the defaults of what the file leaves out."""
     from headway.cli.config_file import config_in
+    from headway.cli.goals import GOALS
+    from headway.cli.layers import KEYS
     from headway.cli.toml_file import read_document
     from headway.doctor.checklist import Known
 
     document = read_document(path)
-    said = config_in(document, (MODEL_KEY, *SERVE_KEYS))
-    defaults = {key.name: key.default for key in SERVE_KEYS}
-    config: dict[str, Any] = {**{name: value for name, value in defaults.items() if value}, **said}
-    if "kv-cache-gib" not in said:
-        config.pop("kv-cache-gib", None)  # its default is nobody's estimate
+    said = config_in(document, list(KEYS.values()))
     workers, tenants = (_tables(document.keys.get(name)) for name in ("worker", "tenant"))
+    remote = bool(workers or said.get("worker"))
+    gateway = remote or bool(said.get("local-workers"))
+    chosen = GOALS[said["goal"]].of("gateway" if gateway else "engine") if "goal" in said else {}
+    config: dict[str, Any] = {key.name: key.default for key in KEYS.values() if key.default}
+    config.pop("kv-cache-gib")  # its default is nobody's estimate
+    config |= {KEYS[field].name: choice.value for field, choice in chosen.items()} | said
+    if gateway and not said.get("local-workers"):  # without engines of its own it looks at none of their settings
+        for name in ("kv-cache-gib", "max-model-len", "max-num-seqs"):
+            config.pop(name, None)
     return Known(
         str(path),
         "headway",
         config=config,
         pools=frozenset(str(one.get("pool", "online")) for one in workers),
-        gateway=bool(workers or said.get("worker") or said.get("local-workers")),
-        tenants=len(tenants),
-        limits_output=bool(tenants) and all("max-output-tokens" in one for one in tenants),
-        max_model_len=said.get("max-model-len"),
+        gateway=gateway,
+        workers=tuple(str(url) for url in (*said.get("worker", ()), *(one.get("url", "") for one in workers)) if url),
+        limited=any(one.get(key) for one in tenants for key in _RATES),
+        longest_input=_of_all(tenants, "max-input-tokens"),
+        limits_output=_of_all(tenants, "max-output-tokens") is not None,
+        max_model_len=config.get("max-model-len"),
         max_num_seqs=config.get("max-num-seqs"),
     )
+
+
+_RATES = ("max-concurrency", "requests-per-minute", "tokens-per-minute")
+
+
+def _of_all(tenants: list[dict[str, Any]], key: str) -> int | None:
+    """The largest limit, if every tenant has one, of its own or as everybody."""
+    from headway.cli.fleet.tables import EVERYBODY
+
+    everybody: dict[str, Any] = next((one for one in tenants if one.get("name") == EVERYBODY), {})
+    limits = [one.get(key, everybody.get(key)) for one in tenants]
+    known = [limit for limit in limits if isinstance(limit, int) and limit]
+    return max(known) if known and len(known) == len(limits) else None
 
 
 def _tables(value: Any) -> list[dict[str, Any]]:
@@ -190,19 +211,23 @@ def _tested(url: str, load: list[str], key: str, duration: float | None, lasts: 
 
 
 def _refuses_overlong(url: str, key: str, known: Known) -> bool | None:
-    """Ask for one token more than the context; whoever refuses it does no work for it."""
+    """Whether one token more than the context is refused where a single one is not. None: that cannot be told."""
+    from headway.doctor.inspect import first_object
     from headway.wire.asker import Asker, Login, Unreachable
 
     if known.max_model_len is None:
         return None
     asker = Asker(url, Login(token=key), timeout_s=20.0)
-    card = asker.try_get("/v1/models").json
-    model = card["data"][0]["id"] if isinstance(card, dict) and card.get("data") else ""
-    body = {"model": model, "prompt": "a", "max_tokens": int(known.max_model_len) + 1, "stream": True}
+
+    def status_of(max_tokens: int) -> int:
+        body = {"model": model, "prompt": "a", "max_tokens": max_tokens, "stream": True}
+        return asker.try_post("/v1/completions", body, most_bytes=0).status  # who does not refuse is not kept at it
+
     try:
-        status = asker.try_post(
-            "/v1/completions", body, most_bytes=0
-        ).status  # who does not refuse it is not kept at it
+        model = first_object(asker.json_of("/v1/models").get("data")).get("id", "")
+        if status_of(1) >= 400:
+            return None  # that says nothing about length
+        status = status_of(int(known.max_model_len) + 1)
     except Unreachable:
         return None
     finally:

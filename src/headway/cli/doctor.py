@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from headway.wire.asker import Asker
 
 HEALTHY, FOUND, CANNOT_TELL = 0, 3, 4
+GONE = ()
 EPILOGUE = (
     "Exit status: 0 healthy, 3 something was found, 4 cannot tell (no metrics, or too little traffic); 1 when "
     "the server could not be asked, 2 when it was asked for wrongly, 130 when it was interrupted."
@@ -82,19 +83,37 @@ def doctor(
 
     A Prometheus that wants a bearer token finds it in HEADWAY_PROMETHEUS_TOKEN.
     """
+    from headway.core.errors import ConfigError
     from headway.doctor.diagnose import diagnose
     from headway.doctor.effect import with_effects
+    from headway.doctor.prometheus import QueryFailed
+    from headway.wire.asker import Unreachable
 
     _check((url, prometheus, step_log, bench), window, interval, watch=watch, live=bool(url or prometheus))
+    if since is not None and prometheus is None and step_log is None:
+        raise ConfigError(
+            "--since is how far back a Prometheus (--prometheus) or a step log (--step-log) is read; a live server has "
+            "no history: --window says for how long it is watched from now on",
+            param="since",
+        )
     where = next(str(one) for one in (url, prometheus, step_log, bench) if one is not None)
     key = api_key or (key_of_environment(url) if url else None) or ""
-    before: tuple[str, ...] | None = None
+    before: tuple[str, ...] | None = None  # `GONE` while it cannot be asked
     while True:
-        facts = _gather(
-            url, prometheus, step_log, bench,
-            selector=selector, user=prometheus_user, window=window, interval=interval, since=since, key=key,
-            said=before is not None,
-        )  # fmt: skip
+        try:
+            facts = _gather(
+                url, prometheus, step_log, bench,
+                selector=selector, user=prometheus_user, window=window, interval=interval, since=since, key=key,
+                said=before is not None,
+            )  # fmt: skip
+        except (Unreachable, QueryFailed) as error:
+            if before is None:
+                raise
+            if before != GONE:
+                print(f"{_stamp()}{error.message} It is asked again.", file=sys.stderr, flush=True)
+            before = GONE
+            time.sleep(interval)
+            continue
         facts = _promised(_fitted(facts, fit), slo_ttft, slo_itl, slo_e2e)
         diagnosis = diagnose(facts)
         if simulate and diagnosis.findings:
@@ -146,8 +165,6 @@ def _gather(
         found.append(read_prometheus(_prometheus(prometheus, user), since_s or 900.0, selector))
     if url is not None:
         found.append(_watched(url, window, interval, key, said=said))
-        if since is not None and prometheus is None and step_log is None:
-            found[-1] = found[-1].with_notes("a live server has no history: --since is for --prometheus and --step-log")
     if bench is not None:
         found.append(read_result(bench))
     return merged(found)
@@ -219,30 +236,25 @@ def _promised(facts: Facts, ttft: float | None, itl: float | None, e2e: float | 
     from dataclasses import replace
 
     from headway.core.errors import ConfigError
+    from headway.doctor.facts import Promise
 
     for name, value in (("ttft", ttft), ("itl", itl), ("e2e", e2e)):
         if value is not None and not value > 0:
             raise ConfigError(f"--slo-{name} is {value:g}, and must be above 0 seconds", param=f"slo_{name}")
-    promise = facts.promise
-    return replace(
-        facts,
-        promise=replace(
-            promise,
-            ttft_s=ttft or promise.ttft_s,
-            itl_s=itl or promise.itl_s,
-            e2e_s=e2e or promise.e2e_s,
-            said=promise.said or itl is not None,
-        ),
-    )
+    return replace(facts, promise=Promise.of(ttft, itl, e2e, facts.promise))
 
 
 def _tell(diagnosis: Diagnosis, where: str, *, as_json: bool, stamped: bool) -> None:
     from headway.doctor.report import as_json as to_json
     from headway.doctor.report import text
 
-    stamp = time.strftime("%H:%M:%S ") if stamped else ""
+    stamp = _stamp() if stamped else ""
     if as_json:
         print(json.dumps(to_json(diagnosis, where), allow_nan=False))
     else:
         print(stamp + text(diagnosis, where))
     sys.stdout.flush()
+
+
+def _stamp() -> str:
+    return time.strftime("%H:%M:%S ")

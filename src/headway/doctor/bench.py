@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 
 from headway.core.errors import ConfigError
-from headway.doctor.facts import Asked, Client, Facts, Part, Promise
+from headway.doctor.facts import Asked, Client, Facts, Part, Promise, number, positive
 from headway.doctor.spread import Floats, Spread
 from headway.simulate.fit.read import json_of, text_of
 
@@ -62,14 +62,15 @@ def read_result(path: Path) -> Facts:
         lag_s=_percentile(told.get("lag"), "99"),
     )
     seen = {name: spread for name, spread in spreads.items() if name not in ("ttft_s", "e2e_s")}
-    part = _part(result.get("signals"), rows, seen)
+    signals, slo = (one if isinstance(one := result.get(name), dict) else {} for name in ("signals", "slo"))
+    part = _part(signals, rows, seen)
     missing = [] if rows else [f"{table.name} is not beside it: single requests are not known, nor their server's part"]
     if not part.gauges:
         missing.append("the server's signals: the run was made without them")
     return Facts(
         f"load test of {(result.get('target') or {}).get('url', 'a server')}",
         part,
-        promise=_promise(result.get("slo")),
+        promise=Promise.of(positive(slo.get("ttft_s")), positive(slo.get("itl_s")), positive(slo.get("e2e_s"))),
         client=client,
         demand=tuple(
             Asked(row["at_s"], max(1, int(row["prompt_tokens"])), max(1, int(row["output_tokens"])))
@@ -77,6 +78,7 @@ def read_result(path: Path) -> Facts:
             if {"at_s", "prompt_tokens", "output_tokens"} <= row.keys()
         ),
         missing=tuple(missing),
+        kind=str(signals.get("source") or ""),
     )
 
 
@@ -116,9 +118,9 @@ def _of_percentiles(told: Any) -> Spread | None:
     """A distribution of which only some percentiles are known: between them it is a straight line."""
     if not isinstance(told, Mapping) or not told.get("samples"):
         return None
-    points = {0.0: _number(told.get("min")), 100.0: _number(told.get("max"))}
+    points = {0.0: number(told.get("min")), 100.0: number(told.get("max"))}
     for name, interval in (told.get("percentiles") or {}).items():
-        points[float(name)] = _number(interval.get("value")) if isinstance(interval, Mapping) else None
+        points[float(name)] = number(interval.get("value")) if isinstance(interval, Mapping) else None
     known = sorted((share, value) for share, value in points.items() if value is not None)
     if len(known) < 2:
         return None
@@ -131,15 +133,15 @@ def _percentile(told: Any, name: str) -> float | None:
     if not isinstance(told, Mapping):
         return None
     found = (told.get("percentiles") or {}).get(name)
-    value = _number(found.get("value")) if isinstance(found, Mapping) else None
-    return value if value is not None else _number(told.get("max"))
+    value = number(found.get("value")) if isinstance(found, Mapping) else None
+    return value if value is not None else number(told.get("max"))
 
 
-def _part(signals: Any, rows: list[dict[str, float]], spreads: dict[str, Spread]) -> Part:
+def _part(signals: Mapping[str, Any], rows: list[dict[str, float]], spreads: dict[str, Spread]) -> Part:
     """The server's signals over the run, and how many of the requests had ended by each."""
     times = np.zeros(0)
     series: Mapping[str, Any] = {}
-    if isinstance(signals, Mapping) and isinstance(signals.get("times_s"), list):
+    if isinstance(signals.get("times_s"), list):
         times = np.array(signals["times_s"], np.float64)
         series = signals.get("series") or {}
     columns = {name: _column(values) for name, values in series.items() if len(values) == len(times)}
@@ -154,22 +156,6 @@ def _part(signals: Any, rows: list[dict[str, float]], spreads: dict[str, Spread]
 
 def _column(values: Any) -> Floats:
     return np.array([math.nan if value is None else float(value) for value in values], np.float64)
-
-
-def _promise(slo: Any) -> Promise:
-    usual = Promise()
-    if not isinstance(slo, Mapping):
-        return usual
-    ttft_s, itl_s, e2e_s = (_number(slo.get(name)) for name in ("ttft_s", "itl_s", "e2e_s"))
-    return Promise(ttft_s or usual.ttft_s, itl_s or usual.itl_s, e2e_s or usual.e2e_s, said=bool(itl_s))
-
-
-def _number(value: Any) -> float | None:
-    return (
-        float(value)
-        if isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
-        else None
-    )
 
 
 def _float(text: str | None) -> float | None:

@@ -46,13 +46,19 @@ class Known:
     pools: frozenset[str] = frozenset()
     gateway: bool | None = None
     workers: tuple[str, ...] = ()  # a gateway's, by their URLs, as far as it tells
-    tenants: int = 0  # that have limits of their own
+    limited: bool = False  # a tenant has limits of how much it may ask
+    longest_input: float | None = None  # in tokens, of any tenant
     limits_output: bool | None = None
     max_model_len: float | None = None
     max_num_seqs: float | None = None
     kv_tokens: float | None = None
     refuses_overlong: bool | None = None  # tried with --run
     tests: tuple[LoadTest, ...] = ()
+
+    @property
+    def remote(self) -> bool:
+        """Its engines are other servers."""
+        return bool(self.gateway) and not self.config.get("local-workers")
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,7 +101,8 @@ def _lengths(known: Known) -> Answer:
         known,
         {"h:prompt_tokens": "a histogram of prompt lengths", "h:output_tokens": "one of output lengths"},
         "Put `headway serve --worker URL` before it: the gateway counts both for any server; or upgrade the engine "
-        "(vLLM: vllm:request_prompt_tokens and request_generation_tokens).",
+        "(vLLM: vllm:request_prompt_tokens and request_generation_tokens; SGLang: start it with "
+        "--collect-tokens-histogram).",
     )
 
 
@@ -141,7 +148,8 @@ def _latencies(known: Known) -> Answer:
     return _exported(
         known,
         {"h:ttft_s": "TTFT", "h:itl_s": "ITL", "h:e2e_s": "E2E, each as a histogram with its p99"},
-        "Measure it from outside with `headway bench`, or put `headway serve --worker URL` before it.",
+        "Measure it from outside with `headway bench … --percentile 99`, which lasts long enough for one, or put "
+        "`headway serve --worker URL` before it.",
     )
 
 
@@ -149,7 +157,8 @@ def _of_workers(known: Known) -> str:
     """What to ask instead of a gateway."""
     several = [f"`headway check {url}`" for url in known.workers] or ["`headway check` of each worker"]
     more = f" and {len(several) - MOST_SHOWN} more" if len(several) > MOST_SHOWN else ""
-    return f"Ask them: {', '.join(several[:MOST_SHOWN])}{more}; or `headway check FILE` with the gateway's file."
+    file = "; or `headway check FILE` with the gateway's file" if known.live else ""
+    return f"Ask them: {', '.join(several[:MOST_SHOWN])}{more}{file}."
 
 
 def _kv(known: Known) -> Answer:
@@ -157,7 +166,7 @@ def _kv(known: Known) -> Answer:
     if known.kv_tokens is None:
         if "kv-cache-gib" in known.config:
             return "yes", f"kv-cache-gib is set to {known.config['kv-cache-gib']}; what it holds, `headway kv` says", ""
-        if known.live and known.gateway:
+        if known.remote:
             return "cannot tell", "KV is its workers', and they do not tell it how much they have", _of_workers(known)
         if known.live:
             return "cannot tell", "the server does not say how many tokens its KV cache holds", fix
@@ -184,8 +193,11 @@ def _limits(known: Known) -> Answer:
     if known.refuses_overlong is False:
         return "no", "a request for more than its context was let in", fix
     tried = "; a request for more was refused when it was tried" if known.refuses_overlong else ""
-    if not longest and known.live and known.gateway:
-        return "cannot tell", "a gateway's longest input is its workers', or in its file", _of_workers(known)
+    if known.longest_input and known.limits_output:
+        return "yes", f"every tenant has a limit of both; the largest input has {known.longest_input:,.0f} tokens", ""
+    if not longest and known.gateway:
+        where = "is its workers', or in its file" if known.live else "is its workers': its file sets none for everybody"
+        return "cannot tell", f"a gateway's longest input {where}", _of_workers(known)
     if not longest:
         return "cannot tell" if known.live else "no", "no longest input is known", fix
     shown = f"prompt and output together have at most {float(str(longest)):,.0f} tokens{tried}"
@@ -221,9 +233,11 @@ def _running(known: Known) -> Answer:
 
 
 def _memory(known: Known) -> Answer:
+    if not known.live and not known.remote:
+        return "yes", "headway exports KV use, KV memory reserved and memory used", ""
     answer = _exported(known, {"kv_ratio": "KV use"}, "Scrape /metrics of the engine; SGLang wants --enable-metrics.")
-    if answer[0] != "yes" or not known.live:
-        return answer if known.live else ("yes", "headway exports KV use, KV memory reserved and memory used", "")
+    if answer[0] != "yes":
+        return answer
     reserved = [name for name in sorted(known.exports) if any(part in name for part in _RESERVED)]
     if reserved:
         return "yes", f"KV use, and memory as {', '.join(reserved[:3])}", ""
@@ -247,7 +261,7 @@ def _overload(known: Known) -> Answer:
     if known.kind not in ("", "headway"):
         return (
             "no",
-            f"{known.kind} itself has neither limits by tenant nor degradation, and its queue has no bound",
+            f"{known.kind} itself has neither limits by tenant nor degradation; a bound of its queue it does not tell",
             fix,
         )
     if not known.config and known.gateway:
@@ -255,12 +269,12 @@ def _overload(known: Known) -> Answer:
     if not known.config:
         return "cannot tell", "its settings are not told (headway tells them only to its own machine)", fix
     timeout = known.config.get("queue-timeout") or known.config.get("ttft-limit")
-    limited = known.tenants > 0 or bool(known.config.get("api-keys"))
     lacking = [
         words
         for there, words in (
             (bool(timeout), "a timeout (queue-timeout, ttft-limit)"),
-            (limited, "limits by tenant"),
+            (known.limited, "limits by tenant ([[tenant]])"),
+            (bool(known.config.get("api-keys")), "keys that tell tenants apart (api-keys)"),
             (bool(known.gateway), "degradation (a gateway's ladder)"),
         )
         if not there

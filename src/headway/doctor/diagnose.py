@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 from headway.doctor.facts import Facts
-from headway.doctor.finding import Finding
+from headway.doctor.finding import Finding, in_effect
 from headway.doctor.rules import RULES
 from headway.doctor.rules.case import Case, study
 from headway.doctor.split import Split
@@ -37,6 +37,9 @@ def diagnose(facts: Facts) -> Diagnosis:
     """What is wrong, if anything."""
     case = study(facts)
     found = _believed(case, _first_causes([finding for rule in RULES if (finding := rule(case)) is not None]))
+    found = [replace(one, changes=tuple(c for c in one.changes if not in_effect(c, facts.settings))) for one in found]
+    if found and facts.unseen:
+        facts = facts.with_notes(facts.unseen)
     return Diagnosis(facts, case.split, tuple(found), "" if found else _blind(case))
 
 
@@ -48,7 +51,8 @@ def _believed(case: Case, found: list[Finding]) -> list[Finding]:
     if requests is None or requests >= LEAST_REQUESTS or (case.service.mean("waiting") or 0.0) >= 1:
         return found
     if requests < LEAST_TO_BLAME:
-        return [finding for finding in found if finding.cause in _BY_ITSELF]
+        stuck = ("engine-stalls",) if not requests else ()  # those who run have no first token yet
+        return [finding for finding in found if finding.cause in (*_BY_ITSELF, *stuck)]
     return [_doubted(finding) for finding in found]
 
 
@@ -60,6 +64,8 @@ def _blind(case: Case) -> str:
     facts, service = case.facts, case.service
     if not (service.gauges or service.totals or service.spreads or facts.client.ttft_s):
         return "the server tells nothing of its load"
+    if facts.unseen:
+        return facts.unseen
     if facts.idle:
         return f"nothing was asked of it {case.window}"
     if case.ttft is None and case.waited is None:
@@ -73,18 +79,11 @@ def _blind(case: Case) -> str:
 
 
 def _unexplained(case: Case) -> str:
-    """What is worse than accepted, and no rule could say why: for want of signals, it is no health."""
-    itl, found, promise = case.itl, case.ttft_tail, case.facts.promise
-    if itl is not None and case.stutters:
-        return (
-            f"gaps between tokens are too long (median {itl.quantile(0.5) * 1e3:.0f} ms, p99 "
-            f"{itl.quantile(0.99) * 1e3:.0f} ms), and what is told does not say why"
-        )
-    parts_told = case.split.queue_s is not None and case.split.prefill_s is not None
-    if case.late or (found is not None and found[1] > promise.ttft_s and not parts_told):
-        tail_s = f"{found[0]} {found[1]:.2f} s" if found is not None else f"queue {case.split.queue_s or 0.0:.2f} s"
-        return f"TTFT is late ({tail_s}), and what is told does not say why"
-    return ""
+    """What is worse than accepted, and no rule could say why: it is no health."""
+    if not case.missed:
+        return ""
+    ask = f"; {case.ask_workers}" if case.facts.is_gateway else ""
+    return f"{'; '.join(case.missed)}, which is later than promised, and what is told does not say why{ask}"
 
 
 def _first_causes(found: list[Finding]) -> list[Finding]:

@@ -9,14 +9,13 @@ from __future__ import annotations
 
 import random
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import astuple, dataclass, replace
 
 import numpy as np
 
 from headway.core.errors import HeadwayError
 from headway.core.front.front import FrontLimits
 from headway.core.lanes import LaneLimits
-from headway.core.pace import StepTime
 from headway.core.request import Slo
 from headway.core.scheduler.limits import SchedulerLimits
 from headway.core.scheduler.policies import POLICIES
@@ -127,7 +126,8 @@ def _service(facts: Facts, change: Change | None) -> _Service:
     budget = known.max_num_batched_tokens or 2048
     block = int(known.block_tokens or 16)
     tokens = known.kv_tokens or PLENTY_TOKENS
-    kv_full, policy, replicas, longest = known.kv_full or "preempt", known.policy or _policy(facts), 1, 1 << 20
+    kv_full, replicas, longest = known.kv_full or "preempt", 1, 1 << 20
+    policy = known.policy or ("headway" if facts.kind == "headway" else "vllm")
     slo_itl_s, front = known.slo_itl_s or 0.0, FrontLimits()
     if change is not None:
         value = change.value
@@ -156,25 +156,11 @@ def _service(facts: Facts, change: Change | None) -> _Service:
         limits=limits,
         num_blocks=max(1, int(tokens // block)),
         block_size=block,
-        cost=step_cost(np.array([*_coefficients(facts.step_time), facts.prefill_step_ns, 0.0])),
+        cost=step_cost(np.array([*astuple(facts.step_time), facts.prefill_step_ns, 0.0])),
         policy=POLICIES[policy],
     )
     settings = VirtualSettings(workers=(worker,) * replicas, front=front, log_tokens=True)
     return _Service(settings, Slo(ttft_ns=int((known.slo_ttft_s or 0.0) * S), itl_ns=int(slo_itl_s * S)), longest)
-
-
-def _coefficients(model: StepTime) -> tuple[float, ...]:
-    return (
-        model.step_ns,
-        model.prefill_token_ns,
-        model.decode_seq_ns,
-        model.context_token_ns,
-        model.attention_token_ns,
-    )
-
-
-def _policy(facts: Facts) -> str:
-    return "headway" if facts.source.startswith(("headway", "step log")) else "vllm"
 
 
 def _run(asked: Sequence[Asked], service: _Service) -> Run:

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Literal
+
+from headway.doctor.facts import Settings, number
 
 Confidence = Literal["high", "medium", "low"]
 
@@ -25,12 +28,14 @@ CAUSES: Mapping[str, str] = MappingProxyType(
         "preemption-thrash": "A fifth of the prompt work is done again, or each request is thrown out once.",
         "long-prompt-interference": "They wait, or streams stall, while a few long prompts fill the steps.",
         "overload": "They wait behind prompts of all lengths: more work comes than steps can take in.",
-        "decode-starvation": "Nobody waits, and streams crawl: prompts take half of the engine's time.",
+        "decode-starvation": "Streams crawl, or stop now and then, while prompts of all lengths are computed.",
         "oversized-batch": "A step that only decodes those who run is slower than promised.",
         "slow-machine": "A step that decodes a single sequence is slower than promised.",
-        "engine-stalls": "Gaps are longer than any step the token budget allows: something else has the processor.",
+        "engine-stalls": "The engine takes no step for seconds while requests run, or gaps are longer than any step: "
+        "something else has the processor, or it hangs.",
         "long-outputs": "Answers above four times the median hold half of the slots' time; or answers take longer than "
         "anybody waits.",
+        "full-windows": "Requests wait at a gateway, whose workers have as many in flight as it sends them.",
         "bursts": "The average rate would fit, arrivals are uneven, and the queue comes and goes.",
         "hot-worker": "Requests wait at one worker while another has room.",
         "slow-worker": "One worker takes twice as long for a token as the others, and yields no more than they do.",
@@ -47,12 +52,38 @@ CAUSES: Mapping[str, str] = MappingProxyType(
 class Change:
     """A setting of the server, the value to give it (None: a kind of change, not a number) and why.
 
-    `engine` and `value` are what a simulation can change; `words` is what a person does.
+    `setting` and `value` are what a simulation can change; `words` is what a person does.
     """
 
     words: str
     setting: str = ""
     value: float | str | None = None
+
+
+# So many or fewer of these hold whatever more of them would; other settings are as advised or they are not.
+_BOUNDS = (
+    *("slo_ttft", "slo_itl", "ttft_limit", "max_waiting", "max_num_batched_tokens", "clamp_output_tokens"),
+    *("long_prompt_tokens", "long_prompt_slots", "long_output_slots"),
+)
+# Flags with a value in what a person is told to do. A value that is not told is no setting that could be compared.
+_FLAG = re.compile(r"--([a-z][a-z-]+) (\d+(?:\.\d+)?|[a-z]\w*)")
+
+
+def in_effect(change: Change, settings: Settings) -> bool:
+    """Is everything that it names set so already? False where that is not told."""
+    named = _FLAG.findall(change.words)
+    return bool(named) and all(_holds(flag.replace("-", "_"), wanted, settings) for flag, wanted in named)
+
+
+def _holds(name: str, wanted: str, settings: Settings) -> bool:
+    now = settings.now(name)
+    if (bound := number(now)) is None:
+        return bool(now == wanted)
+    try:
+        value = float(wanted)
+    except ValueError:
+        return False
+    return bound == value or (name in _BOUNDS and 0 < bound <= value)
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,6 +8,7 @@ from typing import Any
 
 from headway.core.errors import ConfigError
 from headway.doctor.checklist import Known, LoadTest
+from headway.doctor.facts import positive
 from headway.doctor.scrape import Recorder, read_scrape
 from headway.simulate.fit.read import json_of
 from headway.wire.asker import Asker
@@ -27,7 +28,7 @@ def inspect(asker: Asker) -> Known:
     for shown in scrape.places.values():
         signals |= {*shown.gauges, *shown.totals, *(f"h:{name}" for name in shown.histograms)}
     config = asker.json_of("/admin/config")
-    card = _first(asker.json_of("/v1/models").get("data"))
+    card = first_object(asker.json_of("/v1/models").get("data"))
     info = asker.json_of("/get_server_info")
     workers = asker.json_of("/admin/workers").get("data")
     exports = frozenset(_NAME.findall(text))
@@ -48,16 +49,16 @@ def inspect(asker: Asker) -> Known:
         if isinstance(workers, list)
         else (),
         limits_output=None if not config else False,
-        max_model_len=_number(card.get("max_model_len")) or _number(info.get("context_length")),
-        max_num_seqs=settings.max_num_seqs or _number(info.get("max_running_requests")),
-        kv_tokens=settings.kv_tokens or _number(info.get("max_total_num_tokens")) or _kv_of_load(asker),
+        max_model_len=positive(card.get("max_model_len")) or positive(info.get("context_length")),
+        max_num_seqs=settings.max_num_seqs or positive(info.get("max_running_requests")),
+        kv_tokens=settings.kv_tokens or positive(info.get("max_total_num_tokens")) or _kv_of_load(asker),
     )
 
 
 def _kv_of_load(asker: Asker) -> float | None:
     """Headway tells its blocks in /load, and their size only with its settings' logs: 32 tokens, but for GPUs."""
     load = asker.json_of("/load")
-    blocks = _number(load.get("kv_blocks_total"))
+    blocks = positive(load.get("kv_blocks_total"))
     return blocks * 32 if blocks is not None else None
 
 
@@ -69,24 +70,27 @@ def read_test(path: Path) -> LoadTest:
     if not isinstance(load, dict) or not isinstance(summary, dict):
         raise ConfigError(f"{path}: no result of `headway bench`")
     told = (summary.get("overall") or {}).get("distributions") or {}
-    having = {name for name in ("ttft", "itl", "e2e") if (told.get(name) or {}).get("samples")}
+    having = {name for name in ("ttft", "itl", "e2e") if _p99(told.get(name)) is not None}
     verdict = result.get("verdict")
     verdict = verdict if isinstance(verdict, dict) else {}
-    evidence = _first(verdict.get("findings")).get("evidence")
+    evidence = first_object(verdict.get("findings")).get("evidence")
     return LoadTest(
         "open" if load.get("loop") == "open" else "closed",
         str(load.get("description") or load.get("profile") or "a load"),
         frozenset(having),
         str(verdict.get("name", "")),
         evidence if isinstance(evidence, str) else "",
-        _number((summary.get("overall") or {}).get("request_rate")),
+        positive((summary.get("overall") or {}).get("request_rate")),
     )
 
 
-def _first(value: Any) -> dict[str, Any]:
+def _p99(distribution: Any) -> float | None:
+    percentiles = distribution.get("percentiles") if isinstance(distribution, dict) else None
+    told = percentiles.get("99") if isinstance(percentiles, dict) else None
+    return positive(told.get("value")) if isinstance(told, dict) else None
+
+
+def first_object(value: Any) -> dict[str, Any]:
+    """Of a list out of JSON; nothing where it is none, or holds something else."""
     first = value[0] if isinstance(value, list) and value else None
     return first if isinstance(first, dict) else {}
-
-
-def _number(value: Any) -> float | None:
-    return float(value) if isinstance(value, int | float) and not isinstance(value, bool) and value > 0 else None

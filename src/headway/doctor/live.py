@@ -7,15 +7,17 @@ a busy server answers it late.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import replace
-from typing import Any
+from typing import Any, NamedTuple
 
-from headway.doctor.facts import Client, Facts, Promise, Settings
+from headway.doctor.facts import Client, Facts, Promise, Settings, positive
 from headway.doctor.scrape import Recorder, Scrape, read_scrape
 from headway.metrics.worker_signals import read_load
 from headway.wire.asker import Asker, Unreachable
 
+# One that does not answer the last look is asked so often again, an interval apart: it may have been busy, or be gone.
+ASKED_AGAIN = 2
 _JSON_PLACES = ("/load", "/v1/loads", "/slots")
 _FROM_LOAD = {
     "running": "running",
@@ -45,25 +47,30 @@ def observe(
     """
     recorder, trips = Recorder(), list[float]()
     place = _find(asker)
+    said = _said(asker)
     zero = clock()
-    due = zero
+    due, again = zero, 0
     while True:
-        now = clock()
-        recorder.add(_scrape(asker, place), now - zero)
-        trip = _round_trip(asker)
+        scrape = _scrape(asker, place)
+        now = clock()  # an answer that took long tells of when it came
+        recorder.add(scrape, now - zero)
+        answers = scrape is not None or not place
+        trip = _round_trip(asker) if answers else None
         if trip is not None:
             trips.append(trip)
-        told(now - zero)
+        told(min(now - zero, window_s))
         if now - zero >= window_s:
-            break
+            if answers or again == ASKED_AGAIN:
+                break
+            again += 1
         due = max(due + interval_s, clock())
-        sleep(max(0.0, min(due, zero + window_s) - clock()))
+        sleep(max(0.0, (due if again else min(due, zero + window_s)) - clock()))
     facts = recorder.facts()
     if not place:
         facts = replace(facts, source="unknown", missing=_nothing(asker))
-    settings, promise = _settings(asker, facts.settings)
+    settings, promise = _settings(said, facts)
     network = Client(network_s=min(trips) if trips else None, network_probes=len(trips))
-    return replace(facts, client=network, settings=settings, promise=promise)
+    return replace(facts, client=network, settings=settings, promise=promise, worker_urls=said.workers)
 
 
 def _find(asker: Asker) -> str:
@@ -123,35 +130,48 @@ def _round_trip(asker: Asker) -> float | None:
         return None
 
 
-def _settings(asker: Asker, known: Settings) -> tuple[Settings, Promise]:
+class _Said(NamedTuple):
+    """What it says of itself, before it is watched: later it may not answer any more."""
+
+    config: Mapping[str, Any]
+    info: Mapping[str, Any]
+    card: Mapping[str, Any]
+    workers: tuple[str, ...]  # a gateway's, by their URLs
+
+
+def _said(asker: Asker) -> _Said:
+    return _Said(asker.json_of("/admin/config"), asker.json_of("/get_server_info"), _card(asker), _workers(asker))
+
+
+def _settings(said: _Said, facts: Facts) -> tuple[Settings, Promise]:
     """What it says of its limits and promises beside its metrics; each only where it says so."""
-    config, info, card = asker.json_of("/admin/config"), asker.json_of("/get_server_info"), _card(asker)
-    promise = Promise()
-    ttft_s, itl_s = _number(config.get("slo_ttft")), _number(config.get("slo_itl"))
-    if ttft_s or itl_s:
-        promise = Promise(ttft_s or promise.ttft_s, itl_s or promise.itl_s, promise.e2e_s, said=bool(itl_s))
+    config, info, card, known = said.config, said.info, said.card, facts.settings
+    ttft_s, itl_s = positive(config.get("slo_ttft")), positive(config.get("slo_itl"))
     return (
         replace(
             known,
-            max_num_seqs=known.max_num_seqs or _number(config.get("max_num_seqs", info.get("max_running_requests"))),
+            max_num_seqs=known.max_num_seqs or positive(config.get("max_num_seqs", info.get("max_running_requests"))),
             max_num_batched_tokens=known.max_num_batched_tokens
-            or _number(config.get("max_num_batched_tokens", info.get("chunked_prefill_size"))),
-            max_model_len=_number(card.get("max_model_len", config.get("max_model_len"))),
-            kv_tokens=known.kv_tokens or _number(info.get("max_total_num_tokens")),
+            or positive(config.get("max_num_batched_tokens", info.get("chunked_prefill_size"))),
+            max_model_len=positive(card.get("max_model_len", config.get("max_model_len"))),
+            kv_tokens=known.kv_tokens or positive(info.get("max_total_num_tokens")),
             kv_full=config.get("kv_full"),
             policy=config.get("policy"),
-            slo_ttft_s=ttft_s,
-            slo_itl_s=itl_s,
+            slo_ttft_s=known.slo_ttft_s or ttft_s,
+            slo_itl_s=known.slo_itl_s or itl_s,
+            told=config,
         ),
-        promise,
+        Promise.of(ttft_s, itl_s, usual=facts.promise),
     )
+
+
+def _workers(asker: Asker) -> tuple[str, ...]:
+    listed = asker.json_of("/admin/workers").get("data")
+    each = listed if isinstance(listed, list) else []
+    return tuple(str(one["url"]) for one in each if isinstance(one, dict) and one.get("url"))
 
 
 def _card(asker: Asker) -> dict[str, Any]:
     listed = asker.json_of("/v1/models").get("data")
     first = listed[0] if isinstance(listed, list) and listed else None
     return first if isinstance(first, dict) else {}
-
-
-def _number(value: Any) -> float | None:
-    return float(value) if isinstance(value, int | float) and not isinstance(value, bool) and value > 0 else None

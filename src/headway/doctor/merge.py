@@ -21,15 +21,17 @@ def merged(several: Sequence[Facts]) -> Facts:
     """
     first = next((facts for facts in several if facts.service.gauges or facts.service.totals), several[0])
     others = [facts for facts in several if facts is not first]
-    spreads = dict(first.service.spreads)
+    spreads, counted_s = dict(first.service.spreads), dict(first.service.counted_s)
     settings, client, whole = first.settings, first.client, first
     for facts in others:
+        counted_s |= {name: facts.service.spread_s(name) for name in facts.service.spreads if name not in spreads}
         spreads = {**facts.service.spreads, **spreads}
         settings = _filled(settings, facts.settings)
         client = _filled(client, facts.client)
         client = _filled(client, Client(server_ttft_s=_same_requests(first, facts)))
         whole = replace(
             whole,
+            kind=whole.kind or facts.kind,
             step_time=whole.step_time or facts.step_time,
             prefill_step_ns=(whole if whole.step_time else facts).prefill_step_ns,
             demand=whole.demand or facts.demand,
@@ -42,11 +44,12 @@ def merged(several: Sequence[Facts]) -> Facts:
     return replace(
         whole,
         source=" and ".join(facts.source for facts in several),
-        service=replace(first.service, spreads=spreads),
+        service=replace(first.service, spreads=spreads, counted_s=counted_s),
         settings=settings,
         client=client,
         missing=tuple(dict.fromkeys(missing)),
         notes=tuple(dict.fromkeys(note for facts in several for note in facts.notes)),
+        heard={name: one for facts in several for name, one in facts.heard.items()},
     )
 
 
@@ -59,5 +62,6 @@ def _same_requests(server: Facts, seen: Facts) -> Spread | None:
 
 
 def _filled(one: T, other: T) -> T:
-    gaps = {field.name: getattr(other, field.name) for field in fields(one) if not getattr(one, field.name)}
-    return replace(one, **gaps)
+    """A gap is what nobody has set: False and 0 are known."""
+    unset = [field.name for field in fields(one) if getattr(one, field.name) is field.default]
+    return replace(one, **{name: getattr(other, name) for name in unset})

@@ -7,6 +7,8 @@ are Prometheus' own, so a clock that is wrong on either side changes nothing; th
 from __future__ import annotations
 
 import itertools
+import math
+import re
 import statistics
 import time
 from collections import defaultdict
@@ -16,10 +18,12 @@ from typing import Any
 from urllib.parse import quote
 
 from headway.core.errors import ConfigError, HeadwayError
-from headway.doctor.facts import Facts
-from headway.doctor.scrape import HEADWAY, LENT, Recorder, Scrape
+from headway.doctor.facts import HELD_SAMPLES, Facts
+from headway.doctor.scrape import HEADWAY, LENT, Recorder, Scrape, instance_of
+from headway.metrics.server_names import of_one_rank
 from headway.wire.asker import Asker
 
+UP = "up"  # Prometheus' own: 1 where a target answered, 0 where it did not
 NAMES = "headway_.*|vllm:.*|sglang:.*|llamacpp:.*|tgi_.*"
 SKEWED_S = 5.0
 _TOLD = 200
@@ -35,7 +39,8 @@ class QueryFailed(HeadwayError):
 def read_prometheus(asker: Asker, since_s: float, selector: str = "") -> Facts:
     """`selector`: more label matchers, such as `job="vllm"`. Raises `Unreachable`, `Unauthorised`, `QueryFailed`."""
     now = _query(asker, "time()")
-    skew_s = float(now[0]) - time.time() if isinstance(now, list) and now else 0.0
+    now_s = float(now[0]) if isinstance(now, list) and now else math.nan
+    skew_s = now_s - time.time() if math.isfinite(now_s) else 0.0
     matchers = f'__name__=~"{NAMES}"' + (f",{selector}" if selector else "")
     series = _query(asker, f"{{{matchers}}}[{max(1, round(since_s))}s]")
     if not isinstance(series, list) or not series:
@@ -44,7 +49,7 @@ def read_prometheus(asker: Asker, since_s: float, selector: str = "") -> Facts:
             + (f" with {selector}." if selector else ". Is it scraped, and is --since long enough?")
         )
     recorder = Recorder()
-    for at_s, scrape in _scrapes(series):
+    for at_s, scrape in _scrapes([*series, *_ups(asker, series, since_s)], now_s):
         recorder.add(scrape, at_s)
     facts = recorder.facts()
     notes = []
@@ -56,6 +61,21 @@ def read_prometheus(asker: Asker, since_s: float, selector: str = "") -> Facts:
     if covered_s < 0.8 * since_s:
         notes.append(f"history covers {covered_s:.0f} of the {since_s:.0f} s asked for")
     return replace(facts.with_notes(*notes), source=facts.source)
+
+
+def _ups(asker: Asker, series: Iterable[Any], since_s: float) -> Iterable[Any]:
+    """Whether the targets of these series answered: a series of one that does not just ends."""
+    instances = {_labels(one).get("instance", "") for one in series} - {""}
+    if not instances:
+        return ()
+    either = "|".join(re.escape(one) for one in sorted(instances)).replace("\\", "\\\\").replace('"', '\\"')
+    found = _query(asker, f'{UP}{{instance=~"{either}"}}[{max(1, round(since_s))}s]')
+    return [one for one in found if _labels(one).get("__name__") == UP] if isinstance(found, list) else ()
+
+
+def _labels(series: Any) -> Mapping[str, str]:
+    labels = series.get("metric") if isinstance(series, dict) else None
+    return labels if isinstance(labels, dict) else {}
 
 
 def _query(asker: Asker, promql: str) -> Any:
@@ -72,33 +92,46 @@ def _query(asker: Asker, promql: str) -> Any:
     return data.get("result") if isinstance(data, dict) else None
 
 
-def _scrapes(series: Iterable[Any]) -> list[tuple[float, Scrape]]:
-    """All series at one another's times: targets are scraped at moments of their own, which are rounded together."""
-    rows: list[tuple[Mapping[str, str], list[tuple[float, float]]]] = []
+def _scrapes(series: Iterable[Any], now_s: float = math.nan) -> list[tuple[float, Scrape | None]]:
+    """All series at one another's times: targets are scraped at moments of their own, which are rounded together.
+    Where they all end long before now, None at each moment since.
+    """
+    rows: list[tuple[str, Mapping[str, str], list[tuple[float, float]]]] = []
     gaps: list[float] = []
     for one in series:
         if not isinstance(one, dict) or not isinstance(one.get("values"), list):
             continue
         samples = [(float(at), _float(value)) for at, value in one["values"]]
-        rows.append((one.get("metric") or {}, samples))
+        rows.append((_labels(one).get("__name__", ""), _labels(one), samples))
         gaps += [later[0] - sooner[0] for sooner, later in itertools.pairwise(samples)]
     if not gaps:
         return []
     every_s = max(0.1, statistics.median(gaps))
     found: dict[int, Scrape] = defaultdict(Scrape)
-    seen: set[tuple[int, int]] = set()
-    headways = {_target(labels) for labels, _ in rows if labels.get("__name__", "").startswith(HEADWAY)}
-    for number, (labels, samples) in enumerate(rows):
-        name = labels.get("__name__", "")
+    headways = {_target(labels) for name, labels, _ in rows if name.startswith(HEADWAY)}
+    instances: dict[tuple[str, str], set[str]] = defaultdict(set)
+    for name, labels, _ in rows:
+        if name != UP:
+            instances[_target(labels)].add(instance_of(labels))
+    for name, labels, samples in of_one_rank(rows):
         if name.startswith(LENT) and _target(labels) in headways:
             continue
-        for at_s, value in samples:
+        before = None
+        for at_s, value in samples:  # in order of time
             place = round(at_s / every_s)
-            if (number, place) in seen:
+            if place == before:
                 continue
-            seen.add((number, place))
-            found[place].put(name, labels, value)
-    return [(place * every_s, found[place]) for place in sorted(found)]
+            before = place
+            if name == UP:
+                found[place].up |= dict.fromkeys(instances[_target(labels)], value > 0)
+            else:
+                found[place].put(name, labels, value)
+    scrapes: list[tuple[float, Scrape | None]] = [(place * every_s, found[place]) for place in sorted(found)]
+    last_s = scrapes[-1][0]
+    since = int((now_s - last_s) / every_s) if math.isfinite(now_s) else 0
+    if since > HELD_SAMPLES:
+        scrapes += [(last_s + every_s * number, None) for number in range(1, since + 1)]
+    return scrapes
 
 
 def _target(labels: Mapping[str, str]) -> tuple[str, str]:

@@ -1,4 +1,4 @@
-"""A diagnosis in words, and as JSON. One line when all is well."""
+"""A diagnosis in words, and as JSON. One line when all is well, and what there is to note of how it was seen."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ NAMES = {
 def text(diagnosis: Diagnosis, where: str, *, verbose: bool = False) -> str:
     """All there is to say, ending without a newline."""
     if diagnosis.healthy and not verbose:
-        return f"{where}: healthy. {_in_short(diagnosis)}"
+        return "\n".join((f"{where}: healthy. {_in_short(diagnosis)}", *_notes(diagnosis)))
     lines = list(_lines(diagnosis, where))
     return "\n".join(lines)
 
@@ -47,6 +47,10 @@ def _lines(diagnosis: Diagnosis, where: str) -> Iterator[str]:
         )
     for line in diagnosis.facts.missing:
         yield f"Not told: {line}"
+    yield from _notes(diagnosis)
+
+
+def _notes(diagnosis: Diagnosis) -> Iterator[str]:
     for note in diagnosis.facts.notes:
         yield f"Note: {note}."
 
@@ -83,11 +87,10 @@ def split_words(diagnosis: Diagnosis) -> str:
 def _in_short(diagnosis: Diagnosis) -> str:
     facts = diagnosis.facts
     parts = []
-    found = tail(facts.service.spread("ttft_s") or facts.client.ttft_s)
+    found = tail(facts.ttft)
     if found is not None:
         parts.append(f"TTFT {found[0]} {found[1]:.2f} s")
-    itl = facts.service.spread("itl_s") or facts.client.itl_s
-    if itl is not None:
+    if (itl := facts.itl) is not None:
         parts.append(f"ITL p99 {itl.quantile(0.99) * 1e3:.0f} ms")
     for name, words in (("running", "running"), ("waiting", "waiting")):
         mean = facts.service.mean(name)

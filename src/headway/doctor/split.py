@@ -81,14 +81,16 @@ def _queue_s(facts: Facts) -> float | None:
 
 def _little_s(facts: Facts) -> float | None:
     """Mean wait = mean number waiting / rate of starts (Little 1961), for whatever order they are served in."""
-    waiting, window_s = facts.service.mean("waiting"), facts.service.window_s
-    first = facts.service.spread("ttft_s")
-    started = first.count if first is not None else facts.service.increase("ended")
-    if waiting is None or not window_s:
+    service = facts.service
+    waiting, first = service.mean("waiting"), service.spread("ttft_s")
+    started, seconds = service.increase("ended"), service.seconds("ended")
+    if first is not None:
+        started, seconds = first.count, service.spread_s("ttft_s")
+    if waiting is None or not service.window_s:
         return None
     if not started:
         return None if waiting else 0.0
-    return waiting * window_s / started
+    return waiting * seconds / started
 
 
 def _own_s(facts: Facts) -> float | None:

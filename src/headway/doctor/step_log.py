@@ -1,14 +1,13 @@
 """`read_steps`: facts from a step log (`docs/reference/logs.md`): every step and request, so nothing has to be guessed.
 
-Series are made of what stood after the last step before each of their times; the model of steps is fitted to the
-steps themselves.
+Series are made of the step that each of their times lies in: a line tells what stood after its step, when those who
+ended have left, so they are put back. The model of steps is fitted to the steps themselves.
 """
 
 from __future__ import annotations
 
-import json
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -18,15 +17,17 @@ import numpy as np
 from headway.core.errors import ConfigError
 from headway.doctor.facts import Asked, Facts, Part, Promise, Settings
 from headway.doctor.spread import Floats, Spread
-from headway.simulate.fit.read import Line, text_of
+from headway.simulate.fit.read import Line, lines_of
 from headway.simulate.fit.regression import solve
-from headway.simulate.fit.step_log import LEAST_STEPS, StepLog, read_step_log
+from headway.simulate.fit.step_log import step_log_of
 from headway.simulate.fit.terms import step_cost
 
 NS = 1e-9
 MOST_POINTS = 240
 # What follows the last commit so soon was planned in the same breath: what passes in between belongs to the step.
 _SAME_BREATH_NS = 20_000_000
+# A request's end and its step's are the same moment, but for how their times are written.
+_SAME_MOMENT_NS = 50_000
 _STEP = (
     *("planned_ns", "committed_ns", "prefill_tokens", "decode_tokens", "running", "waiting", "preempted"),
     *("kv_tokens", "kv_blocks_used"),
@@ -48,6 +49,7 @@ class _Log:
     """The last run in a file."""
 
     header: dict[str, Any]
+    lines: list[Line]  # the header's and the steps'
     steps: list[tuple[float, ...]] = field(default_factory=list)
     requests: list[tuple[float, ...]] = field(default_factory=list)
     reasons: list[str] = field(default_factory=list)
@@ -71,8 +73,8 @@ def read_steps(path: Path, since_s: float | None = None) -> Facts:
     config, executor = _fields(log.header, "config"), _fields(log.header, "executor")
     finished = np.array([why in ("stop", "length") for why in log.reasons], np.bool_)
     block, blocks = executor.get("block_size"), executor.get("num_blocks")
-    part = _part(steps, requests, begin_ns, end_ns, float(blocks) if blocks else math.nan)
-    coefficients, notes = _coefficients(path)
+    part = _part(steps, requests, (begin_ns, end_ns), blocks or math.nan, block or math.nan)
+    coefficients, notes = _coefficients(log.lines, path)
     cost = step_cost(coefficients) if coefficients is not None else None
     return Facts(
         f"step log of {log.header.get('model') or 'a model'}",
@@ -88,28 +90,31 @@ def read_steps(path: Path, since_s: float | None = None) -> Facts:
             policy=config.get("policy"),
             slo_ttft_s=config.get("slo_ttft"),
             slo_itl_s=config.get("slo_itl"),
+            told=config,
         ),
-        promise=_promise(config),
+        promise=Promise.of(config.get("slo_ttft"), config.get("slo_itl")),
         step_time=cost.step_time if cost is not None else None,
         prefill_step_ns=cost.prefill_step_ns if cost is not None else 0.0,
         demand=_demand(requests[finished], begin_ns),
         missing=("network and pre-processing: a step log begins at the engine's door",),
         notes=notes,
+        kind="headway",
     )
 
 
 def _read(path: Path) -> _Log:
     log: _Log | None = None
-    for line in _lines(path):
+    for line in lines_of(path, torn="skip"):
         kind = line.fields.get("kind")
         if kind == "header":
             if line.fields.get("log") != "step":
                 raise line.wrong("a step log is expected (headway serve --step-log), not a decision log")
-            log = _Log(dict(line.fields))
+            log = _Log(dict(line.fields), [line])
         elif log is None:
             raise line.wrong("a step log begins with a line of kind 'header'")
         elif kind == "step":
             log.steps.append(tuple(_maybe(line, name) for name in _STEP))
+            log.lines.append(line)
         elif kind == "request":
             log.requests.append(tuple(_maybe(line, name) for name in _REQUEST))
             log.reasons.append(str(line.fields.get("end", "")))
@@ -118,47 +123,49 @@ def _read(path: Path) -> _Log:
     return log
 
 
-def _lines(path: Path) -> Iterator[Line]:
-    """A crash or a full disk cuts lines short, also in the middle of a file: they are passed over."""
-    for number, text in enumerate(text_of(path).split(b"\n"), 1):
-        try:
-            value = json.loads(text) if text.strip() else None
-        except (ValueError, RecursionError):
-            continue
-        if isinstance(value, dict):
-            yield Line(value, f"{path} line {number}")
-
-
 def _maybe(line: Line, name: str) -> float:
     value = line.maybe(name)
     return math.nan if value is None else value
 
 
-def _part(steps: Floats, requests: Floats, begin_ns: float, end_ns: float, blocks: float) -> Part:
+def _part(steps: Floats, requests: Floats, window_ns: tuple[float, float], blocks: float, block_tokens: float) -> Part:
+    """`blocks` of KV, each of so many tokens."""
+    begin_ns, end_ns = window_ns
     window_s = max(1e-9, (end_ns - begin_ns) * NS)
     every_s = max(1.0, window_s / MOST_POINTS) if window_s > 8.0 else window_s / 8.0
     at_ns = begin_ns + np.arange(0.0, window_s + every_s / 2, every_s) / NS
-    last = np.searchsorted(steps[:, 1], at_ns, side="right") - 1
-    before = last < 0
-    last = np.maximum(last, 0)
+    commits, ended_ns = steps[:, 1], requests[:, 0] + requests[:, 7] / NS
+    began_ns = np.concatenate(
+        (steps[:1, 0], np.where(steps[1:, 0] - commits[:-1] < _SAME_BREATH_NS, commits[:-1], steps[1:, 0]))
+    )
+    # The step that each time lies in; between two steps what stood after the last one, before the first nothing.
+    following = np.searchsorted(commits, at_ns, side="right")
+    last, during = np.maximum(following - 1, 0), np.minimum(following, len(steps) - 1)
+    inside = (following < len(steps)) & (began_ns[during] <= at_ns)
+    place = np.where(inside, during, last)
+    # Who ended with which step, and the tokens that they held.
+    left = np.searchsorted(commits, ended_ns - _SAME_MOMENT_NS)
+    held = np.nan_to_num(requests[:, 1] + requests[:, 3])
 
     def stood(column: int) -> Floats:
-        return np.where(before, 0.0, steps[last, column])
+        return np.where(inside | (following > 0), steps[place, column], 0.0)
+
+    def of_those_who_left(each: Floats) -> Floats:
+        summed = np.bincount(left, np.nan_to_num(each), len(steps) + 1)
+        return np.where(inside, summed[place], 0.0)
 
     def counted(ns: Floats, amounts: Floats) -> Floats:
         order = np.argsort(ns, kind="stable")
         upto = np.concatenate(([0.0], np.cumsum(amounts[order])))
         return upto[np.searchsorted(ns[order], at_ns, side="right")]
 
-    ended_ns = requests[:, 0] + requests[:, 7] / NS
-    preempted = np.maximum(0.0, np.diff(steps[:, 6], prepend=0.0))
-    running, waiting, out = stood(4), stood(5), stood(6)
+    preempted = np.maximum(0.0, np.diff(steps[:, 6], prepend=steps[:1, 6]))
+    running, out = stood(4) + of_those_who_left(np.ones(len(requests))), stood(6)
+    # Of those who wait after a step some came during it, and of those before it some were started with it.
+    waiting = np.where(inside & (following > 0), np.minimum(steps[last, 5], stood(5)), stood(5))
     gauges = {"running": running, "waiting": waiting, "preempted": out, "in_service": running + waiting + out}
-    gauges |= {"kv_tokens": stood(7), "kv_ratio": stood(8) / blocks}
-    commits = steps[:, 1]
-    began_ns = np.concatenate(
-        (steps[:1, 0], np.where(steps[1:, 0] - commits[:-1] < _SAME_BREATH_NS, commits[:-1], steps[1:, 0]))
-    )
+    kv_blocks = stood(8) + of_those_who_left(np.ceil(held / block_tokens))
+    gauges |= {"kv_tokens": stood(7) + of_those_who_left(held), "kv_ratio": np.minimum(kv_blocks / blocks, 1.0)}
     totals = {
         "steps": counted(commits, np.ones(len(steps))),
         "prompt_tokens": counted(commits, steps[:, 2]),
@@ -189,18 +196,13 @@ def _spreads(steps: Floats, requests: Floats, began_ns: Floats) -> dict[str, Spr
     return {name: spread for name, spread in spreads.items() if spread is not None}
 
 
-def _coefficients(path: Path) -> tuple[Floats | None, tuple[str, ...]]:
+def _coefficients(lines: Sequence[Line], path: Path) -> tuple[Floats | None, tuple[str, ...]]:
     """Of the time of steps, as fitted; and why not."""
     try:
-        log: StepLog = read_step_log(path)
-    except ConfigError:
-        return None, (f"fewer than {LEAST_STEPS} steps: how long steps take is not fitted",)
+        log = step_log_of(lines, path)
+    except ConfigError as error:
+        return None, (f"how long steps take is not fitted: {error}",)
     return solve(log.equations).values, ()
-
-
-def _promise(config: dict[str, Any]) -> Promise:
-    ttft_s, itl_s, usual = config.get("slo_ttft") or 0.0, config.get("slo_itl") or 0.0, Promise()
-    return Promise(ttft_s or usual.ttft_s, itl_s or usual.itl_s, usual.e2e_s, said=bool(itl_s))
 
 
 def _demand(requests: Floats, begin_ns: float) -> tuple[Asked, ...]:

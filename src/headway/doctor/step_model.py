@@ -10,9 +10,10 @@ from itertools import combinations
 
 import numpy as np
 
-from headway.core.pace import Shape, StepTime
+from headway.core.pace import StepTime
 from headway.doctor.facts import Facts, Part
 from headway.doctor.spread import Floats
+from headway.simulate.slots import Steps
 
 LEAST_INTERVALS = 12  # four for each coefficient
 # Of fewer, two for each, long ones must agree: what is random in them has averaged out.
@@ -79,10 +80,11 @@ def _nonnegative(table: Floats, busy: Floats, most_error: float) -> Floats | Non
     return best[1] if best is not None and best[0] <= most_error else None
 
 
-def decode_step_s(model: StepTime, sequences: float, context_tokens: float = 0.0) -> float:
-    """A step that only decodes, s. `context_tokens`: of one sequence."""
-    shape = Shape(decode_seqs=round(sequences), context_tokens=round(sequences * context_tokens))
-    return model.predict_ns(shape) / 1e9
+def steps_of(facts: Facts, model: StepTime) -> Steps:
+    """The same under this load."""
+    prompts = facts.service.spread("prompt_tokens")
+    longest = prompts.quantile(1.0) if prompts is not None else None
+    return Steps(model, context_tokens(facts.service), longest, facts.prefill_step_ns)
 
 
 def prefill_share(facts: Facts, model: StepTime) -> float | None:
@@ -101,7 +103,7 @@ def prefill_share(facts: Facts, model: StepTime) -> float | None:
 
 def _counts_hits(facts: Facts) -> float:
     """Are prompt tokens that were found in the cache among those counted as prompt tokens? vLLM and SGLang: yes."""
-    return 0.0 if facts.source.startswith(("headway", "step log")) else 1.0
+    return 0.0 if facts.kind == "headway" else 1.0
 
 
 def new_prompt_tokens(facts: Facts) -> float | None:

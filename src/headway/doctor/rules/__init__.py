@@ -11,8 +11,9 @@ from headway.doctor.rules.edge import client_limited, network_delay, slow_prepro
 from headway.doctor.rules.fleet import hot_worker, slow_worker
 from headway.doctor.rules.memory import kv_exhausted, preemption_thrash
 from headway.doctor.rules.prompts import long_prompts, prompt_queue
-from headway.doctor.rules.queue import bursts, long_outputs, slot_limit
-from headway.doctor.rules.streams import decode_starvation, engine_stalls, oversized_batch, stalls
+from headway.doctor.rules.queue import bursts, full_windows, long_outputs, slot_limit
+from headway.doctor.rules.stops import engine_stalls
+from headway.doctor.rules.streams import decode_starvation, oversized_batch, stalls
 
 Rule = Callable[[Case], Finding | None]
 
@@ -28,6 +29,7 @@ RULES: tuple[Rule, ...] = (
     long_outputs,
     kv_exhausted,
     slot_limit,
+    full_windows,
     oversized_batch,
     decode_starvation,
     stalls,

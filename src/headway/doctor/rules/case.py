@@ -10,16 +10,18 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from headway.core.pace import StepTime
-from headway.doctor.facts import Bools, Facts, Part
+from headway.doctor.facts import Bools, Facts, Part, Promise
 from headway.doctor.split import Split, split
 from headway.doctor.spread import Floats, Spread
-from headway.doctor.step_model import context_tokens, decode_step_s, prefill_share, step_time
+from headway.doctor.step_model import prefill_share, step_time, steps_of
+from headway.simulate.slots import Steps
 
 # A promise is judged by the p99 where that is more than the worst few, else by the p95.
 ENOUGH_FOR_P99 = 500
 # A service whose requests lose less than a third of their TTFT to others is not slow because of them.
 WASTE = 1 / 3
+LEAST_PART = 0.1  # of TTFT: what delays it by less is not why it is late
+MOST_SHOWN = 4  # workers
 # KV so full has no room for another prompt; engines keep a few blocks back (vLLM's watermark is 1 %).
 KV_FULL = 0.95
 # Slots are taken when so many of them are: at a sample between two steps some have just been given back.
@@ -51,7 +53,7 @@ class Case:
 
     facts: Facts
     split: Split
-    model: StepTime | None
+    steps: Steps | None  # what the model of steps says
     waited: Waited | None
     prefill_share: float | None  # of the engine's time
 
@@ -61,7 +63,7 @@ class Case:
 
     @property
     def ttft(self) -> Spread | None:
-        return self.service.spread("ttft_s") or self.facts.client.ttft_s
+        return self.facts.ttft
 
     @property
     def ttft_tail(self) -> tuple[str, float] | None:
@@ -80,13 +82,53 @@ class Case:
 
     @property
     def itl(self) -> Spread | None:
-        return self.service.spread("itl_s") or self.facts.client.itl_s
+        return self.facts.itl
 
     @property
     def stutters(self) -> bool:
         """Do more than 1 in 100 gaps, or half of them, exceed what is accepted? A usual answer has a hundred."""
-        itl, promise = self.itl, self.facts.promise
-        return itl is not None and (itl.share_above(promise.stall_s) >= 0.01 or itl.quantile(0.5) > promise.itl_s)
+        return self.itl is not None and _stutters(self.itl, self.facts.promise)
+
+    def matters(self, delay_s: float) -> bool:
+        """Is it so much of a TTFT that it can be blamed for it?"""
+        return self.split.share(delay_s) >= LEAST_PART
+
+    @property
+    def ask_workers(self) -> str:
+        """What to do where only a gateway was looked at."""
+        urls = self.facts.worker_urls
+        several = [f"`headway doctor {url}`" for url in urls[:MOST_SHOWN]] or ["`headway doctor URL` of each"]
+        more = f" and {len(urls) - MOST_SHOWN} more" if len(urls) > MOST_SHOWN else ""
+        return f"ask the workers: {', '.join(several)}{more}"
+
+    @property
+    def missed(self) -> tuple[str, ...]:
+        """Which promises are not kept, in words: by whoever saw it, server or client."""
+        promise, client, found = self.facts.promise, self.facts.client, []
+        if self.late:
+            found.append(f"a request waits {self.split.queue_s or 0.0:.2f} s on average")
+        for who, ttft in (("", self.ttft), (" at the client", client.ttft_s)):
+            if (worst := tail(ttft)) is not None and worst[1] > promise.ttft_s:
+                found = [f"TTFT {worst[0]} is {worst[1]:.2f} s{who}"]
+        for who, itl in (("", self.itl), (" at the client", client.itl_s)):
+            if itl is not None and _stutters(itl, promise):
+                found.append(
+                    f"gaps between tokens are too long{who} (median {itl.quantile(0.5) * 1e3:.0f} ms, p99 "
+                    f"{itl.quantile(0.99) * 1e3:.0f} ms)"
+                )
+        for who, e2e in (("", self.service.spread("e2e_s")), (" at the client", client.e2e_s)):
+            if e2e is not None and e2e.mean > promise.e2e_s:
+                found.append(f"an answer takes {e2e.mean:.0f} s on average{who}")
+        return tuple(found)
+
+    @property
+    def tokens(self) -> float:
+        """Of an answer."""
+        output = self.service.spread("output_tokens")
+        if output is not None:
+            return output.mean
+        generated, ended = self.service.increase("generation_tokens"), self.service.increase("ended")
+        return generated / ended if generated and ended else 100.0
 
     @property
     def running(self) -> float:
@@ -99,9 +141,7 @@ class Case:
 
     def decode_s(self, sequences: float) -> float | None:
         """A step that only decodes so many sequences, as they are here."""
-        if self.model is None:
-            return None
-        return decode_step_s(self.model, sequences, context_tokens(self.service))
+        return self.steps.decode_s(sequences) if self.steps is not None else None
 
     @property
     def prompts(self) -> Spread | None:
@@ -127,7 +167,12 @@ class Case:
 def study(facts: Facts) -> Case:
     model = step_time(facts)
     share = prefill_share(facts, model) if model is not None else None
-    return Case(facts, split(facts), model, _waited(facts, share), share)
+    steps = steps_of(facts, model) if model is not None else None
+    return Case(facts, split(facts), steps, _waited(facts, share), share)
+
+
+def _stutters(itl: Spread, promise: Promise) -> bool:
+    return itl.share_above(promise.stall_s) >= 0.01 or itl.quantile(0.5) > promise.itl_s
 
 
 def tail(spread: Spread | None) -> tuple[str, float] | None:
@@ -146,16 +191,18 @@ def _waited(facts: Facts, prefill: float | None) -> Waited | None:
     known = np.isfinite(waiting)
     waiting = np.where(known, waiting, 0.0)
     total = float(waiting.sum())
-    interval_s = service.window_s / (len(service.times_s) - 1)
-    full, limit, told = _kv_full(facts, waiting), *_limit(facts, waiting)
-    running = service.gauge("running")
+    # On average over the samples that tell it, for as long as they do.
+    seen_s = service.times_s[known]
+    mean_s = float(seen_s[-1] - seen_s[0]) / len(seen_s) if len(seen_s) else 0.0
+    running = facts.running
+    full, limit, told = _kv_full(facts, waiting), *_limit(facts, waiting, running)
     if facts.settings.kv_full == "wait" and not full.any() and prefill is not None and prefill < FULL_STEPS:
         # KV is set aside for the worst case, which a log does not tell: it holds up what neither slots nor prompts do.
         full = (waiting > 0) & ~(running >= SLOTS_FULL * (limit or np.inf))
     taken = ~full & (running >= SLOTS_FULL * limit) if limit is not None else np.zeros(len(waiting), np.bool_)
     kv, slots = (float(waiting[some].sum()) / max(total, 1e-9) for some in (full, taken))
     queued = float((waiting[known] > 0).mean()) if known.any() else 0.0
-    return Waited(total * interval_s, kv, slots, 1.0 - kv - slots if total else 0.0, queued, limit, told)
+    return Waited(total * mean_s, kv, slots, 1.0 - kv - slots if total else 0.0, queued, limit, told)
 
 
 def _kv_full(facts: Facts, waiting: Floats) -> Bools:
@@ -179,13 +226,12 @@ def _head_tokens(service: Part, waiting: Floats) -> Floats | None:
     return np.full(len(waiting), mean) if mean is not None else None
 
 
-def _limit(facts: Facts, waiting: Floats) -> tuple[float | None, bool]:
+def _limit(facts: Facts, waiting: Floats, running: Floats) -> tuple[float | None, bool]:
     """The most sequences that run: as told, else the height at which they stand while others wait.
 
     A lane's own limit shows as a height below the one that is told. So does the balance of those who start and end
     where steps are full.
     """
-    running = facts.service.gauge("running")
     told = facts.settings.max_num_seqs
     queued = (waiting > 0) & np.isfinite(running)
     if queued.sum() < LEAST_QUEUED:

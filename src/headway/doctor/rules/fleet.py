@@ -16,23 +16,24 @@ LEAST_GAPS = 200  # at each worker that is compared
 
 
 def hot_worker(case: Case) -> Finding | None:
-    workers = [part for part in case.facts.workers if "waiting" in part.gauges]
+    workers = [part for part in case.facts.workers if None not in (part.mean("waiting"), part.mean("running"))]
     if len(workers) < 2:
         return None
-    waiting = np.nan_to_num(np.array([part.gauge("waiting") for part in workers]))
-    running = np.nan_to_num(np.array([part.gauge("running") for part in workers]))
-    total = float(waiting.sum())
-    if total / waiting.shape[1] < 1.0:
+    waiting = np.array([part.gauge("waiting") for part in workers])
+    running = np.array([part.gauge("running") for part in workers])
+    total = float(np.nansum(waiting))
+    if total < np.isfinite(waiting).any(axis=0).sum():
         return None  # nobody waits to speak of
-    by_worker = waiting.sum(axis=1)
+    by_worker = np.nansum(waiting, axis=1)
     hot = int(by_worker.argmax())
     others = np.arange(len(workers)) != hot
-    # A wait is needless while another worker has nobody waiting and runs fewer sequences.
+    # A wait is needless while another worker has nobody waiting and runs fewer sequences. One that does not answer has
+    # no room for all that is known: whatever is compared with NaN is not so.
     free = ((waiting[others] == 0) & (running[others] < 0.75 * np.maximum(running[hot], 1))).any(axis=0)
-    needless = float(waiting[hot][free].sum()) / total
-    if by_worker[hot] / total < AT_ONE * max(1.0, 1.6 / len(workers)) or needless < NEEDLESS:
+    needless = float(np.nansum(waiting[hot][free])) / total
+    if by_worker[hot] / total < AT_ONE or needless < NEEDLESS:
         return None
-    name, mean = workers[hot].name, waiting.mean(axis=1)
+    name, mean = workers[hot].name, np.nanmean(waiting, axis=1)
     rest = ", ".join(f"{part.name} {mean[place]:.1f}" for place, part in enumerate(workers) if place != hot)
     queue_s = case.split.queue_s or 0.0
     return Finding(
@@ -41,8 +42,8 @@ def hot_worker(case: Case) -> Finding | None:
         "low-rate",
         (
             (
-                f"{mean[hot]:.1f} requests wait there on average, at {rest}; it runs {running[hot].mean():.1f}, the "
-                f"others {running[others].mean():.1f}"
+                f"{mean[hot]:.1f} requests wait there on average, at {rest}; it runs {np.nanmean(running[hot]):.1f}, "
+                f"the others {np.nanmean(running[others]):.1f}"
             ),
             f"{needless:.0%} of the time that is waited passes while another worker has nobody waiting, {case.window}",
         ),

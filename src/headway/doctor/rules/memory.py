@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import math
+
 from headway.doctor.finding import Change, Finding
 from headway.doctor.rules.case import Case
 from headway.doctor.step_model import context_tokens
+from headway.simulate.slots import seqs_by_kv
 
 # A fifth of the requests thrown out, or of the prompt work done again: more than the reserve that servers are run with.
 LOST = 0.2
@@ -30,7 +33,7 @@ def preemption_thrash(case: Case) -> Finding | None:
         evidence.append(f"KV is {kv:.0%} used on average, {case.running:.1f} sequences run")
     e2e = service.spread("e2e_s")
     wait = Change("--kv-full wait: set the worst case aside at the start, so that it cannot happen", "kv_full", "wait")
-    fewer, more = (_fewer(case), wait), (*_more_kv(), Change("another replica", "replicas"))
+    fewer, more = (*_fewer(case), wait), (*_more_kv(), Change("another replica", "replicas"))
     queued = (service.mean("waiting") or 0.0) >= 1  # fewer at once make them wait longer still
     return Finding(
         "preemption-thrash",
@@ -65,7 +68,7 @@ def _severe(lost: float | None, each: float | None) -> bool:
 
 def kv_exhausted(case: Case) -> Finding | None:
     waited = case.waited
-    if waited is None or not case.late or waited.kv < MOST:
+    if waited is None or not case.late or waited.kv < MOST or not case.matters((case.split.queue_s or 0) * waited.kv):
         return None
     service, kv = case.service, case.service.mean("kv_ratio")
     free = f" of {waited.limit:.0f} slots" if waited.limit_told and waited.limit is not None else ""
@@ -110,23 +113,22 @@ def _more_kv(case: Case | None = None) -> tuple[Change, ...]:
             grow = f" about {factor:.1f} times as much holds those who wait now;"
     return (
         Change(
-            f"more KV:{grow} headway --kv-cache-gib, vLLM --gpu-memory-utilization, SGLang --mem-fraction-static; or "
-            "--kv-cache-dtype fp8 or u8, which holds twice as many tokens",
+            f"more KV:{grow} headway --kv-cache-gib, vLLM --gpu-memory-utilization, SGLang --mem-fraction-static",
             "kv_cache",
         ),
+        Change("--kv-cache-dtype u8 (vLLM: fp8), which holds twice as many tokens", "kv_cache_dtype", "u8"),
     )
 
 
-def _fewer(case: Case) -> Change:
-    """So many sequences as KV holds at the length they reach."""
+def _fewer(case: Case) -> tuple[Change, ...]:
+    """So many sequences as KV holds at the length they reach; nothing where no more than these are let in."""
     capacity, each = case.facts.settings.kv_tokens, context_tokens(case.service)
     output = case.service.spread("output_tokens")
     each += output.mean / 2 if output is not None else 0.0  # they must fit at their end, not on average
-    if capacity and each:
-        value = max(1, int(0.9 * capacity / each))
-    else:
-        value = max(1, int(case.running * 0.8))
-    return Change(f"--max-num-seqs {value}: so many fit into KV at their full length", "max_num_seqs", value)
+    value = max(1, int(seqs_by_kv(each, capacity) if capacity and each else 0.8 * case.running))
+    if value >= (case.facts.settings.max_num_seqs or math.inf):
+        return ()
+    return (Change(f"--max-num-seqs {value}: so many fit into KV at their full length", "max_num_seqs", value),)
 
 
 def _fewer_tokens(_: Case) -> Change:

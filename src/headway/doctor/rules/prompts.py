@@ -4,24 +4,31 @@ from __future__ import annotations
 
 from headway.doctor.finding import Change, Finding
 from headway.doctor.rules.case import Case
+from headway.doctor.rules.queue import refuse_late
 from headway.doctor.rules.streams import budget_change
 
 MOST = 0.5
+LEAST_SHARE = 0.1  # of the engine's time: prompts that take less are in nobody's way
 
 
 def prompt_queue(case: Case) -> Finding | None:
     """Slots and KV are free, and yet requests wait, or crawl: steps are full of other prompts' tokens."""
     waited, split = case.waited, case.split
-    if waited is None or not case.late:
+    if waited is None or not case.late or case.facts.is_gateway:
         return None
     queue_s = (split.queue_s or 0.0) * waited.budget
     among_s = split.interference_s or 0.0
     delayed_s = queue_s + among_s
     if delayed_s < MOST * ((split.queue_s or 0.0) + among_s) or delayed_s <= 0:
         return None
-    prompts = case.prompts
+    if not case.matters(delayed_s):
+        return None
+    prompts, share = case.prompts, case.prefill_share
     if prompts is None or not case.skewed_prompts:
-        return _overload(case, delayed_s)
+        full = waited.queued_share >= MOST or (share is not None and share >= MOST)
+        return _overload(case, delayed_s) if full else None
+    if share is not None and share < LEAST_SHARE:
+        return None
     found = case.ttft_tail
     return Finding(
         "long-prompt-interference",
@@ -48,7 +55,9 @@ def _apart(case: Case, edge: int) -> tuple[Change, ...]:
     """`edge`: how many tokens a long prompt has at least."""
     itl_s = case.facts.promise.itl_s
     return (
-        Change(f"a lane of their own: --long-prompt-tokens {edge} --long-prompt-slots 2", "long_prompt_tokens", edge),
+        Change(
+            f"a lane of their own: --long-prompt-tokens {edge} and --long-prompt-slots 2", "long_prompt_tokens", edge
+        ),
         *budget_change(case),
         Change(
             f"headway --slo-itl {itl_s:g} sizes each step's prompts so that streams keep it; and it orders them by "
@@ -89,7 +98,7 @@ def _overload(case: Case, delayed_s: float) -> Finding:
         "medium",
         (
             Change("another replica", "replicas"),
-            Change("refuse early what would be late: --ttft-limit and --max-waiting", "ttft_limit"),
+            refuse_late(case),
             Change("shorter prompts, or a shared beginning that the prefix cache can find"),
         ),
         cost_s=delayed_s,

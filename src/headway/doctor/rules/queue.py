@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import math
+
 import numpy as np
 
 from headway.doctor.finding import Change, Finding
-from headway.doctor.rules.case import Case
+from headway.doctor.rules.case import MOST_SHOWN, Case
 from headway.doctor.spread import Floats
+from headway.simulate.slots import ITL_AIM, seqs_by_kv
 
 MOST = 0.5
 # Variance over mean of the arrivals in an interval: 1 for independent ones (Poisson); 3 does not come by chance in
@@ -16,8 +19,7 @@ LEAST_INTERVALS = 12
 # The average of what comes over what the server finishes while it is busy: below this it would be served without a
 # queue to speak of, if it came evenly (independent arrivals wait five service times at 0.85: M/M/1).
 FITS = 0.85
-# A bound that steps of decode make slower by less than this is worth raising: the batch shares what a step costs.
-GAINS = 1.1
+GROWTH = 4.0  # times the slots that there are: more is not advised at once
 
 
 def bursts(case: Case) -> Finding | None:
@@ -33,6 +35,7 @@ def bursts(case: Case) -> Finding | None:
         return None
     peak, rate = float((arrivals / passed_s).max()), float(arrivals.sum() / passed_s.sum())
     queue_s, found = case.split.queue_s or 0.0, case.ttft_tail
+    most = max(1, round(rate * case.facts.promise.ttft_s * 2))
     worst = f"; TTFT {found[0]} is {found[1]:.2f} s" if found is not None else ""
     return Finding(
         "bursts",
@@ -52,12 +55,9 @@ def bursts(case: Case) -> Finding | None:
         "high" if used < MOST else "medium",
         (
             Change(
-                f"bound the queue, so that a burst is told to come again: --max-waiting "
-                f"{max(1, round(rate * case.facts.promise.ttft_s * 2))}, and --ttft-limit "
-                f"{case.facts.promise.ttft_s:g}",
-                "max_waiting",
-                max(1, round(rate * case.facts.promise.ttft_s * 2)),
+                f"bound the queue, so that a burst is told to come again: --max-waiting {most}", "max_waiting", most
             ),
+            refuse_late(case),
             Change('smooth what comes at once: batch work with "headway": {"batch": true} or a lower priority'),
             Change(f"size replicas by the peak, not by the average: {peak / max(rate, 1e-9):.1f} times as much comes"),
         ),
@@ -67,6 +67,11 @@ def bursts(case: Case) -> Finding | None:
             "oversized-batch",
         ),
     )
+
+
+def refuse_late(case: Case) -> Change:
+    limit_s = case.facts.promise.ttft_s
+    return Change(f"refuse early what would be late: --ttft-limit {limit_s:g}", "ttft_limit", limit_s)
 
 
 def _utilisation(case: Case) -> float | None:
@@ -117,7 +122,7 @@ def long_outputs(case: Case) -> Finding | None:
         evidence = (slow + tokens,)
     else:
         return None
-    cap = _cap_tokens(case)
+    cap, slots = _cap_tokens(case), max(1, round(((waited and waited.limit) or case.running) / 2))
     queue_s = (case.split.queue_s or 0.0) * (waited.slots if blocked and waited is not None else 0.0)
     return Finding(
         "long-outputs",
@@ -128,8 +133,8 @@ def long_outputs(case: Case) -> Finding | None:
         (
             Change(f"limit max_tokens to {cap}, by the clients or by --clamp-output-tokens {cap}",
                    "clamp_output_tokens", cap),
-            Change("a lane of their own: --long-output-tokens and --long-output-slots keep slots for short answers",
-                   "long_output_slots"),
+            Change(f"a lane of their own: --long-output-slots {slots} keep the other slots for short answers",
+                   "long_output_slots", slots),
             Change("do long work later: \"background\": true with --store, or a pool of its own"),
         ),
         cost_s=queue_s if blocked else (case.service.spread("e2e_s") or decode).mean - promise.e2e_s,
@@ -160,7 +165,9 @@ def _cap_tokens(case: Case) -> int:
 
 def slot_limit(case: Case) -> Finding | None:
     waited = case.waited
-    if waited is None or not case.late or waited.slots < MOST or waited.limit is None:
+    if waited is None or not case.late or waited.slots < MOST or waited.limit is None or case.facts.is_gateway:
+        return None
+    if not case.matters((case.split.queue_s or 0.0) * waited.slots):
         return None
     decode_s = case.decode_s(waited.limit)
     if decode_s is not None and decode_s > case.facts.promise.itl_s:
@@ -177,11 +184,11 @@ def slot_limit(case: Case) -> Finding | None:
         f"{case.service.mean('waiting') or 0.0:.1f} wait on average, for {queue_s:.2f} s each"
         + (f"; TTFT {case.ttft_tail[0]} is {case.ttft_tail[1]:.2f} s" if case.ttft_tail else ""),
     ]
-    gain = _gain(case, waited.limit, to)
+    gain, pays = (case.steps.gain(waited.limit, to), case.steps.pays(waited.limit, to)) if case.steps else (None, False)
     if gain is not None:
         evidence.append(f"a batch of {to} would yield {gain:.2f} times the tokens a second, by the time steps take")
     changes = [Change(f"--max-num-seqs {to}", "max_num_seqs", to)] if to > waited.limit else []
-    if gain is None or gain < GAINS or not changes:
+    if not pays or not changes:
         changes.append(Change("another replica: the engine has little more to give", "replicas"))
     return Finding(
         "slot-limit",
@@ -194,19 +201,48 @@ def slot_limit(case: Case) -> Finding | None:
     )
 
 
+def full_windows(case: Case) -> Finding | None:
+    """A gateway sends no worker more than its window holds: what the worker does with these, it tells itself."""
+    waited, waiting = case.waited, np.nan_to_num(case.service.gauge("waiting"))
+    if waited is None or not case.late or not case.facts.is_gateway:
+        return None
+    workers = case.facts.workers or (case.service,)
+    held, room = (np.array([part.gauge(name) for part in workers]) for name in ("in_flight", "window_seqs"))
+    # Who has nothing while others wait is down, or of another model.
+    full = ((held >= np.floor(room)) | (np.nan_to_num(held) == 0)).all(axis=0) & (np.nan_to_num(held) > 0).any(axis=0)
+    share, queue_s = float(waiting[full].sum()) / max(float(waiting.sum()), 1e-9), case.split.queue_s or 0.0
+    if share < MOST or not case.matters(queue_s * share):
+        return None
+    each = [
+        f"{part.name if len(workers) > 1 else 'its worker'} {part.mean('in_flight') or 0.0:.1f} of "
+        f"{part.mean('window_seqs') or 0.0:.1f}"
+        for part in workers[:MOST_SHOWN]
+    ]
+    return Finding(
+        "full-windows",
+        "Requests wait at the gateway: its workers have all that it sends them at a time",
+        "concurrency",
+        (
+            (
+                f"{share:.0%} of the time that requests wait passes while every worker has as many in flight as its "
+                f"window: {', '.join(each)}, {case.window}"
+            ),
+            f"{case.service.mean('waiting') or 0.0:.1f} wait at the gateway on average, for {queue_s:.2f} s each"
+            + (f"; TTFT {case.ttft_tail[0]} is {case.ttft_tail[1]:.2f} s" if case.ttft_tail else ""),
+            "a window grows while its worker has no queue and yields more for it; why it does not, the worker tells",
+        ),
+        "high",
+        (Change(case.ask_workers), Change("another worker, if they have no more to give"), refuse_late(case)),
+        cost_s=queue_s * share,
+        explains=("bursts", "long-outputs"),
+    )
+
+
 def _slots(case: Case, limit: float) -> int:
-    """Enough for those who run and wait, as far as KV and the streams' promise let them."""
+    """Enough for those who run and wait, as far as KV, a step's budget and the streams' promise let them."""
+    kv, budget = case.service.most("kv_ratio"), case.facts.settings.max_num_batched_tokens
     wanted = limit + (case.service.mean("waiting") or 0.0)
-    kv = case.service.most("kv_ratio")
-    by_kv = 0.85 * limit / kv if kv else wanted
-    to = max(limit, min(wanted, by_kv, 4 * limit))
-    if case.model is not None:
-        while to > limit and (case.decode_s(to) or 0.0) > 0.9 * case.facts.promise.itl_s:
-            to -= max(1.0, 0.05 * to)
-    return int(np.ceil(max(limit, to)))
-
-
-def _gain(case: Case, limit: float, to: float) -> float | None:
-    """Tokens a second at one batch over those at another."""
-    before, after = case.decode_s(limit), case.decode_s(to)
-    return (to / after) / (limit / before) if before and after else None
+    to = int(min(math.ceil(wanted), GROWTH * limit, seqs_by_kv((kv or 0.0) / limit), budget or math.inf))
+    if case.steps is not None:
+        to = min(to, case.steps.seqs_within(to, ITL_AIM * case.facts.promise.itl_s))
+    return max(math.ceil(limit), to)
