@@ -1,4 +1,5 @@
 """Writes docs/reference from the code, and a test holds it current. Only logs.md there is written by hand, and tested.
+So it does with what `headway explain` knows of deploy/prometheus.
 
 `make docs` runs it. Each page is made from the object that the program itself uses.
 """
@@ -10,10 +11,12 @@ import io
 import json
 import math
 import pkgutil
+import re
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any, Literal, get_args, get_origin
 
+import yaml
 from cyclopts import App
 from rich.console import Console
 
@@ -21,7 +24,7 @@ import headway
 from headway.cli import app, version
 from headway.cli.bench.flags import NOT_OF, PROFILE_KEYS
 from headway.cli.config import MODEL_KEY, SERVE_KEYS, Key
-from headway.cli.explain.entries import KINDS, Entry, entries
+from headway.cli.explain.entries import KINDS, PROMETHEUS, Entry, entries
 from headway.cli.explain.words import CODES
 from headway.cli.fleet.tables import TENANT_KEYS, TOKENIZER_KEYS, WORKER_KEYS
 from headway.cli.goals import GOALS
@@ -45,6 +48,7 @@ from headway.models.ir_directory import FILES, REQUIRED
 from headway.setting import Setting
 
 REFERENCE = Path(__file__).parent / "reference"
+RULES = Path(__file__).parents[1] / "deploy" / "prometheus"
 HELP_WIDTH = 100
 NOTE = "<!-- Made by docs/generate.py. Do not edit: change the code and run `make docs`. -->"
 
@@ -376,7 +380,7 @@ def words() -> str:
     for kind, (about, _) in KINDS.items():
         told = [entry for entry in entries(kind) if entry.page == "words.md"]
         if kind == "error":
-            told = [Entry(kind, code, meaning) for code, meaning in CODES.items()]
+            told = [entry for entry in entries(kind) if entry.name in CODES]
         if told:
             rows = ((f"`{entry.name}`", entry.meaning, _facts(entry)) for entry in told)
             parts += [f"## {kind}: {about}", table("", "meaning", "", rows=rows)]
@@ -454,12 +458,45 @@ PAGES: dict[str, Callable[[], str]] = {
 }
 
 
+def prometheus() -> str:
+    """Alerts and recording rules for `headway explain`, by name: what is meant, and what else there is to know."""
+    alerts = {rule["alert"]: {"meaning": _untemplated(rule["annotations"]["summary"]), "facts": {
+        "look": rule["annotations"]["look"],
+        "while": " ".join(rule["expr"].split()),
+        "for": rule["for"],
+        "severity": rule["labels"]["severity"],
+    }} for rule in _rules("headway.alerts.yml")}  # fmt: skip
+    meanings = _comments((RULES / "headway.rules.yml").read_text())
+    rules = {
+        rule["record"]: {"meaning": meanings[rule["record"]], "facts": {"query": " ".join(rule["expr"].split())}}
+        for rule in _rules("headway.rules.yml")
+    }
+    return json.dumps({"alerts": alerts, "rules": rules}, indent=1) + "\n"
+
+
+def _rules(file: str) -> list[dict[str, Any]]:
+    return [rule for group in yaml.safe_load((RULES / file).read_text())["groups"] for rule in group["rules"]]
+
+
+def _untemplated(summary: str) -> str:
+    """`{{ $labels.worker }}` is WORKER, `{{ $value | humanize }}` VALUE."""
+    return re.sub(r"\{\{ \$(?:labels\.)?(\w+)[^}]*\}\}", lambda found: found[1].upper(), summary)
+
+
+def _comments(text: str) -> dict[str, str]:
+    """What stands before each recording rule, by its name."""
+    found = re.finditer(r"((?:^ *# .*\n)+) *- record: (\S+)", text, re.MULTILINE)
+    return {one[2]: " ".join(line.strip("# ") for line in one[1].splitlines()) for one in found}
+
+
 def pages() -> dict[str, str]:
     """Content by file name."""
     return {name: f"{NOTE}\n\n{make()}\n" for name, make in PAGES.items()}
 
 
 if __name__ == "__main__":
+    PROMETHEUS.write_text(prometheus())  # first: the reference has it as well
+    print(f"wrote {PROMETHEUS}")
     REFERENCE.mkdir(exist_ok=True)
     for name, content in pages().items():
         (REFERENCE / name).write_text(content)

@@ -182,6 +182,15 @@ def test_concepts_name_functions_that_exist(page: Path) -> None:
 EXPORTED = set(re.findall(r"^\| `(\w+)`", (ROOT / "docs" / "reference" / "metrics.md").read_text(), re.MULTILINE))
 
 
+def test_the_chinese_readme_has_the_same_guides_and_examples() -> None:
+    own, chinese = ((ROOT / name).read_text() for name in ("README.md", "README.zh-CN.md"))
+    (uses,) = re.findall(r"## Use it\n(.*?)\n## ", own, re.DOTALL)
+    pages = re.findall(r"^\|.*\]\(([^)]*)\) \|$", uses, re.MULTILINE)
+    assert len(pages) > 10
+    assert [page for page in pages if f"]({page}) |" not in chinese] == []
+    assert MARKED.findall(chinese) == MARKED.findall(own)
+
+
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
 def test_metrics_that_are_named_are_exported(page: Path) -> None:
     named = re.findall(r"\bheadway_\w+", page.read_text())

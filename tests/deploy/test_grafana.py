@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import itertools
 import json
 import re
@@ -10,12 +11,14 @@ from typing import Any
 
 import yaml
 
+import headway
 from tests.deploy.exported import DEPLOY, asked, exported, labels_of, promtool
 
 DASHBOARD: dict[str, Any] = json.loads((DEPLOY / "grafana" / "headway.json").read_text())
 PANELS = [panel for panel in DASHBOARD["panels"] if panel["type"] != "row"]
 QUERIES = [target["expr"] for panel in PANELS for target in panel["targets"]]
 COLUMNS = 24
+SOURCE = Path(headway.__file__).parent
 
 
 def test_it_is_a_dashboard():
@@ -50,6 +53,45 @@ def test_no_panel_lies_on_another():
 def test_every_query_asks_for_what_is_exported():
     missing = {name for query in QUERIES for name in asked(query)} - exported()
     assert missing == set()
+
+
+def test_a_request_is_counted_by_those_in_front_alone():
+    """An engine behind a gateway exports the same names: of all instances at once a request would count twice."""
+    engine_alone = _engine_alone()
+    for query in QUERIES:
+        for name, by in re.findall(r'(headway_\w+)\{job=~"\$job",instance=~"\$(\w+)"', query):
+            assert by == ("engine" if name in engine_alone else "instance"), query
+    variables = {one["name"]: one for one in DASHBOARD["templating"]["list"]}
+    front = variables["instance"]
+    # "All" is those that the query finds, so no `allValue` that takes in others.
+    assert front["current"]["value"] == ["$__all"]
+    assert "allValue" not in front
+    assert re.fullmatch(r"query_result\((.*)\)", front["definition"])
+    assert front["query"]["query"] == front["definition"]
+    # As the recording rule has it.
+    rules = yaml.safe_load((DEPLOY / "prometheus" / "headway.rules.yml").read_text())["groups"][0]["rules"]
+    (rule,) = (one["expr"] for one in rules if one["record"] == "headway:front:info")
+    assert front["definition"].replace('{job=~"$job"}', "") == f"query_result({rule[len('0 * (') : -len(') + 1')]})"
+    found = re.search(front["regex"].strip("/"), 'headway_replicas{exported_instance="x",instance="a:1",job="j"} 2 17')
+    assert found is not None
+    assert found[1] == "a:1"
+
+
+def _engine_alone() -> set[str]:
+    """What a gateway never exports. Its own collectors name what it does; what an edge observes both have."""
+    gateway = {
+        node.value
+        for path in (SOURCE / "gateway" / "fleet").glob("*.py")
+        for node in ast.walk(ast.parse(path.read_text()))
+        if isinstance(node, ast.Constant) and isinstance(node.value, str)
+    }
+    exporter = next(
+        node
+        for node in ast.parse((SOURCE / "metrics" / "exporter.py").read_text()).body
+        if isinstance(node, ast.ClassDef) and node.name == "SnapshotCollector"
+    )
+    engine = {node.value for node in ast.walk(exporter) if isinstance(node, ast.Constant)}
+    return {name for name in exported() if name in engine - gateway}
 
 
 def test_every_label_that_is_grouped_by_is_there():

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 from typing import Any
 
 import pytest
 import yaml
 
+from headway.cli.explain import named
+from headway.cli.explain.entries import KINDS, PROMETHEUS, entries
 from tests.deploy.exported import DEPLOY, asked, exported, promtool
+from tests.test_docs import generator
 
 FOLDER = DEPLOY / "prometheus"
 RULES = [
@@ -39,6 +43,31 @@ def test_an_alert_says_what_it_is_and_where_to_look(alert: dict[str, Any]):
     assert alert["labels"]["severity"] in {"page", "ticket", "info"}
     assert set(alert["annotations"]) == {"summary", "look"}
     assert alert["for"]
+
+
+def test_explain_knows_every_rule_as_it_is():
+    """docs/generate.py reads them: `make docs` after a change."""
+    assert [entry.name for entry in entries("alert")] == [rule["alert"] for rule in ALERTS]
+    assert {entry.name for entry in entries("rule")} == RECORDED
+    assert PROMETHEUS.read_text() == generator().prometheus()
+
+
+def test_a_sum_in_the_guide_takes_those_in_front_alone():
+    """Engines behind a gateway count its requests again; headway.test.yml holds that this keeps them out."""
+    guide = (DEPLOY.parent / "docs" / "guide" / "monitoring.md").read_text()
+    spans = re.findall(r"`([^`\n]+)`", re.sub(r"```.*?```", "", guide, flags=re.DOTALL))
+    sums = [span for span in spans if re.search(r"\bsum\b.*\(", span)]
+    assert len(sums) == 2
+    for query in sums:
+        assert "and on (job, instance) headway:front:info" in query
+        assert asked(query) <= exported() | RECORDED
+
+
+def test_names_that_alerts_point_to_are_explained():
+    every = [entry for kind in KINDS for entry in entries(kind)]
+    for alert in ALERTS:
+        for name in re.findall(r"`headway explain (\w+)`", alert["annotations"]["look"]):
+            assert name in KINDS or named(name, every), name
 
 
 def test_rules_that_are_broken_would_be_found(tmp_path: Path):

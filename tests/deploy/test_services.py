@@ -18,6 +18,7 @@ from headway.cli import app
 from headway.cli.layers import Layers
 from headway.gateway.app import create_app
 from headway.gateway.fleet.app import ROUTES
+from headway.gateway.tenancy.keys import KeyFile
 from tests.deploy.exported import DEPLOY, asked, exported
 from tests.gateway.fake import FakeBackend
 
@@ -84,6 +85,111 @@ def test_its_configuration_is_read():
     assert len(effective.tables.workers) == 2
 
 
+class Scratch:
+    """The steps of deploy/README.md, done under a folder instead of /: users are noted, packages are those here."""
+
+    def __init__(self, root: Path) -> None:
+        self.root = root
+        self.users: set[str] = set()
+        self.owners: dict[str, str] = {}  # of folders, by their real path
+        self.ran_as: dict[str, list[str]] = {}
+        self.enabled = ""
+
+    def step(self, words: list[str]) -> None:
+        name, rest = words[0], words[1:]
+        if name == "useradd":
+            self.users.add(rest[-1])
+        elif name == "python3":
+            assert rest[:2] == ["-m", "venv"]
+            program = self.under(f"{rest[2]}/bin/headway")
+            program.parent.mkdir(parents=True)
+            program.write_text(f'#!/bin/sh\nexec {sys.executable} -m headway "$@"\n')
+            program.chmod(0o755)
+        elif name.endswith("/bin/pip"):
+            assert self.under(name).parent.exists()
+        elif name == "install":
+            self._install(rest)
+        elif name == "runuser":
+            assert (rest[0], rest[2]) == ("-u", "--")
+            self.ran_as[rest[1]] = rest[3:]
+            done = subprocess.run(self._here(rest[3:]), capture_output=True, text=True, timeout=60, check=False)
+            assert done.returncode == 0, done.stderr
+        elif name == "systemctl":
+            self.enabled = rest[-1]
+        else:
+            raise AssertionError(words)
+
+    def under(self, path: str) -> Path:
+        return self.root / path.removeprefix("/")
+
+    def _install(self, words: list[str]) -> None:
+        kept = list(words)
+        while "-o" in kept or "-g" in kept:
+            at = next(place for place, word in enumerate(kept) if word in ("-o", "-g"))
+            assert kept[at + 1] in self.users
+            self.owners[words[-1]] = kept[at + 1]
+            del kept[at : at + 2]
+        if "-d" not in kept:
+            self.under(words[-1]).parent.mkdir(parents=True, exist_ok=True)  # as /etc/systemd/system is
+        subprocess.run(["install", *self._here(kept)], cwd=ROOT, check=True, timeout=60)
+
+    def _here(self, words: list[str]) -> list[str]:
+        return [str(self.under(word)) if word.startswith("/") else word for word in words]
+
+
+def test_after_its_steps_the_unit_finds_all_that_it_names(tmp_path: Path):
+    page = (DEPLOY / "README.md").read_text()
+    (steps,) = re.findall(r"## With systemd\n.*?```sh\n(.*?)```", page, re.DOTALL)
+    done = Scratch(tmp_path)
+    for line in steps.splitlines():
+        done.step(shlex.split(line))
+    unit = done.under(f"/etc/systemd/system/{done.enabled}.service")
+    said = dict(line.split("=", 1) for line in lines_of(unit) if "=" in line)
+    program, *arguments = shlex.split(said["ExecStart"])
+    assert done.under(program).exists()
+    config = Layers(None, done.under(arguments[arguments.index("--config") + 1]), {}).read().config
+    # The server reads the keys, and its own user alone can: they are made as that user, in a folder of its own.
+    user = said["User"]
+    assert "DynamicUser" not in said
+    assert user in done.users
+    assert config.api_keys is not None
+    keys = Path(config.api_keys)
+    assert list(done.ran_as) == [user]
+    assert str(keys) in done.ran_as[user]
+    assert str(keys.parent) == f"/var/lib/{said['StateDirectory']}"
+    assert done.owners[str(keys.parent)] == user
+    assert [key.tenant for key in KeyFile(done.under(str(keys))).read()] == ["acme"]
+    assert done.under(str(keys)).stat().st_mode & 0o777 == 0o600
+
+
+# -- what is said to be typed ------------------------------------------------------------------------------------------
+
+
+COMMANDS = sorted(
+    {
+        command
+        for path in DEPLOY.rglob("*")
+        if path.suffix in {".yaml", ".yml", ".toml", ".service", ".md", ""} and path.is_file()
+        for command in (
+            # In backticks, also over two lines of a comment; or all of a comment's line.
+            *(re.sub(r"\s*\n\s*#?\s*", " ", found) for found in re.findall(r"`(headway [^`]+)`", path.read_text())),
+            *re.findall(r"^\s*# (headway [a-z].*?)(?:;.*)?$", path.read_text(), re.MULTILINE),
+        )
+    }
+)
+
+
+def test_commands_in_comments_are_read():
+    assert "headway keys create acme --api-keys keys.jsonl" in COMMANDS
+    assert any("--admin" in command for command in COMMANDS)
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_a_command_that_is_told_is_one(command: str):
+    _, bound, _ = app.parse_args(shlex.split(command)[1:], exit_on_error=False, print_error=False)
+    assert bound is not None
+
+
 # -- a container -------------------------------------------------------------------------------------------------------
 
 
@@ -134,6 +240,15 @@ def test_probes_ask_for_routes_that_there_are(name: str):
     # A server that drains, or whose workers are away, is no reason to kill it.
     assert probes["livenessProbe"]["path"] == "/health"
     assert probes["readinessProbe"]["path"] == "/ready"
+
+
+@pytest.mark.parametrize("name", CONTAINERS)
+def test_the_image_s_user_can_write_to_its_volume(name: str):
+    """A volume of blocks is root's, until Kubernetes gives it to a group."""
+    one = MANIFESTS[name]
+    if one["spec"].get("volumeClaimTemplates"):
+        context = one["spec"]["template"]["spec"]["securityContext"]
+        assert [str(context["fsGroup"])] == instructions()["USER"]
 
 
 def test_the_gateway_s_configuration_is_read_and_knows_every_engine(tmp_path: Path):

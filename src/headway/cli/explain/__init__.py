@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from difflib import get_close_matches
 from itertools import chain
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 from cyclopts import App, Parameter
@@ -19,6 +20,10 @@ if TYPE_CHECKING:
 
 app = App(name="explain")
 NEAREST = 5
+# Where the pages are, in a checkout; an installed package is without them.
+REFERENCE = Path(__file__).parents[4] / "docs" / "reference"
+# Facts that are told in a list of a kind too.
+_LISTED = ("level", "entered at", "status", "exit status", "severity")
 _ENDINGS = ("_bucket", "_sum", "_count", "_created")  # of the series of one metric
 
 Name = Annotated[
@@ -33,7 +38,7 @@ Name = Annotated[
 
 @app.default
 def explain(*names: Name) -> None:
-    """What a metric, figure, verdict, cause, lane, level, error, goal, flag or header means, as in the reference."""
+    """What a metric, alert, figure, cause, lane, level, error, status, flag or header means, as in the reference."""
     from rich.console import Console
 
     from headway.cli.explain.entries import BY_THEMSELVES, KINDS, entries
@@ -46,9 +51,10 @@ def explain(*names: Name) -> None:
             console.print(f"{kind:<8} {about}: {len(all_of)}, such as {all_of[0].name}", markup=False)
         console.print("\nheadway explain NAME tells what it means; headway explain metric lists all of a kind.")
         return
-    if name in KINDS:
-        for entry in entries(name):
-            console.print(f"{entry.name}: {entry.meaning}", markup=False)
+    if (of := _kind(name, KINDS)) is not None:
+        for entry in entries(of):
+            facts = "; ".join(f"{fact} {entry.facts[fact]}" for fact in _LISTED if fact in entry.facts)
+            console.print(f"{entry.name}: {entry.meaning}" + (f" ({facts})" if facts else ""), markup=False)
         return
     every = list(chain.from_iterable(map(entries, BY_THEMSELVES)))
     found = named(name, every)
@@ -73,7 +79,7 @@ def _show(console: Console, entry: Entry) -> None:
     width = max(map(len, entry.facts), default=0)
     for fact, value in entry.facts.items():
         console.print(f"  {fact:<{width}}  {value}", markup=False)
-    if entry.page:
+    if entry.page and (REFERENCE / entry.page).exists():
         console.print(f"  docs/reference/{entry.page}", style="dim", markup=False)
 
 
@@ -83,11 +89,22 @@ def plain(name: str) -> str:
     return word.replace("-", "_").replace(" ", "_")
 
 
+def _kind(name: str, kinds: Iterable[str]) -> str | None:
+    """The kind of that name, or of that in the plural; an error is known by its code."""
+    called = {plain(kind): kind for kind in kinds} | {"code": "error"}
+    return next((called[word] for word in _singulars(plain(name)) if word in called), None)
+
+
+def _singulars(word: str) -> tuple[str, ...]:
+    return word, *(word.removesuffix(end) for end in ("s", "es") if word.endswith(end))
+
+
 def named(name: str, every: Iterable[Entry]) -> list[Entry]:
-    """Those of that name, of whatever kind; of a series of a histogram, its metric."""
+    """Those of that name, of whatever kind; of a series of a histogram, its metric; of a plural, what it is one of."""
     every = list(every)
-    for word in (plain(name), *(plain(name).removesuffix(end) for end in _ENDINGS if plain(name).endswith(end))):
-        if found := [entry for entry in every if word in {plain(entry.name), plain(entry.facts.get("stands for", ""))}]:
+    ended = (plain(name).removesuffix(end) for end in _ENDINGS if plain(name).endswith(end))
+    for word in (plain(name), *ended, *_singulars(plain(name))):
+        if found := [entry for entry in every if word in map(plain, (entry.name, *entry.also))]:
             return found
     return []
 

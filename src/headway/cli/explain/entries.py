@@ -6,22 +6,37 @@ Modules that load a server, which takes seconds, are imported where their kind i
 from __future__ import annotations
 
 import importlib
+import json
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from http import HTTPStatus
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
-from headway.cli.explain.words import ANSWER_HEADERS, CODES, FIGURES, FINISHED_WELL, LEVELS
+from headway.cli.explain.words import (
+    ANSWER_HEADERS,
+    CODES,
+    COLUMN_WORDS,
+    COLUMNS,
+    FIGURES,
+    FINISHED_WELL,
+    LEVELS,
+    STATUS_CODES,
+)
 from headway.cli.goals import GOALS
 from headway.core.errors import HeadwayError, Refused
 from headway.core.front.ladder import MARKS, Level
 from headway.core.lanes import LaneLimits
 from headway.core.request import MOVES, State
 from headway.doctor.finding import CAUSES
+from headway.doctor.remedies import REMEDIES
 from headway.metrics.names import METRICS, OUTCOMES, Metric
 
 if TYPE_CHECKING:
     from headway.cli.config import Key
 
+# What deploy/prometheus has, as docs/generate.py read it: an installed package is without that folder.
+PROMETHEUS = Path(__file__).with_name("prometheus.json")
 # Where errors are: to import the whole package for them takes seconds.
 ERROR_MODULES = (
     *("engine.supervisor", "gateway.app", "gateway.fleet", "gateway.fleet.admin", "gateway.background.batch.source"),
@@ -34,13 +49,17 @@ _THEIR_PACKAGES = tuple(
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """`facts`: what there is to know beside the meaning, by its name. `page`: where docs/reference has it."""
+    """`facts`: what there is to know beside the meaning, by its name. `page`: where docs/reference has it.
+
+    `also`: other names of it.
+    """
 
     kind: str
     name: str
     meaning: str
     facts: Mapping[str, str] = field(default_factory=dict)
     page: str = ""
+    also: tuple[str, ...] = ()
 
 
 def _metrics() -> Iterator[Entry]:
@@ -96,7 +115,8 @@ def lane_meaning(lane: LaneLimits) -> str:
 def _levels() -> Iterator[Entry]:
     for level in Level:
         facts = {"level": str(level.value), "entered at": f"a pressure of {MARKS[level]:g}"}
-        yield Entry("level", level.name.lower(), LEVELS[level], facts, "words.md")
+        also = (f"level {level.value}", str(level.value))  # as alerts and `top` tell it
+        yield Entry("level", level.name.lower(), LEVELS[level], facts, "words.md", also)
 
 
 def _errors() -> Iterator[Entry]:
@@ -104,14 +124,31 @@ def _errors() -> Iterator[Entry]:
     for kind in error_classes():
         if kind.code:
             summary = " ".join((kind.__doc__ or "").split("\n\n")[0].split())
-            facts = {"status": str(kind.status), "type": kind.type}
+            facts = {"status": _status(kind.code, kind.status), "type": kind.type}
             if issubclass(kind, Refused):
                 facts["Retry-After"] = "yes"
             told.add(kind.code)
             yield Entry("error", kind.code, CODES.get(kind.code, summary), facts, "errors.md")
     for code, meaning in CODES.items():
         if code not in told:
-            yield Entry("error", code, meaning, page="words.md")
+            facts = {"status": status} if (status := _status(code)) else {}
+            yield Entry("error", code, meaning, facts, "words.md")
+
+
+def _status(code: str, *own: int) -> str:
+    """All that it may be answered with."""
+    return ", ".join(map(str, sorted({*own, *(status for status, codes in STATUS_CODES.items() if code in codes)})))
+
+
+def _statuses() -> Iterator[Entry]:
+    codes: dict[str, dict[str, str]] = {}
+    for entry in _errors():
+        for status in entry.facts.get("status", "").split(", "):
+            if status:
+                codes.setdefault(status, {})[entry.name] = entry.meaning
+    for status, meanings in sorted(codes.items()):
+        phrase = HTTPStatus(int(status)).phrase
+        yield Entry("status", status, f"{phrase}, with one of these codes.", meanings, "errors.md", (f"HTTP {status}",))
 
 
 def error_classes() -> Iterator[type[HeadwayError]]:
@@ -186,8 +223,8 @@ def _headers() -> Iterator[Entry]:
 
 def _figures() -> Iterator[Entry]:
     for name, letters in FIGURES.items():
-        facts = {"stands for": letters} if letters else {}
-        yield Entry("figure", name, figure_meaning(name), facts, "words.md")
+        facts, also = ({"stands for": letters}, (letters,)) if letters else ({}, ())
+        yield Entry("figure", name, figure_meaning(name), facts, "words.md", also)
 
 
 def figure_meaning(name: str) -> str:
@@ -216,7 +253,28 @@ def _verdicts() -> Iterator[Entry]:
 
 def _causes() -> Iterator[Entry]:
     for cause, seen in CAUSES.items():
-        yield Entry("cause", cause, seen, page="words.md")
+        yield Entry("cause", cause, seen, {"remedy": REMEDIES[cause]}, "words.md")
+
+
+def _alerts() -> Iterator[Entry]:
+    return (Entry("alert", name, page="words.md", **told) for name, told in _prometheus("alerts").items())
+
+
+def _rules() -> Iterator[Entry]:
+    return (Entry("rule", name, page="words.md", **told) for name, told in _prometheus("rules").items())
+
+
+def _prometheus(kind: str) -> dict[str, Any]:
+    told: dict[str, Any] = json.loads(PROMETHEUS.read_text())[kind]
+    return told
+
+
+def _columns() -> Iterator[Entry]:
+    meanings = {entry.name: entry.meaning for entry in (*_metrics(), *_rules())}
+    for word, name in COLUMNS.items():
+        yield Entry("column", word, meanings[name], {"as": name}, "words.md")
+    for word, meaning in COLUMN_WORDS.items():
+        yield Entry("column", word, meaning, page="words.md")
 
 
 KINDS: Mapping[str, tuple[str, Callable[[], Iterator[Entry]]]] = {
@@ -232,6 +290,10 @@ KINDS: Mapping[str, tuple[str, Callable[[], Iterator[Entry]]]] = {
     "figure": ("a figure of a load test", _figures),
     "verdict": ("what a load test says of itself", _verdicts),
     "cause": ("what headway doctor finds", _causes),
+    "status": ("an HTTP status, and its codes", _statuses),
+    "alert": ("an alert of deploy/prometheus", _alerts),
+    "rule": ("a recording rule of deploy/prometheus", _rules),
+    "column": ("a word of headway top", _columns),
 }
 
 # Whose names no other kind has, and that load no server: a name among them is looked for no further.

@@ -1,4 +1,5 @@
-"""Words that a table elsewhere does not explain: levels, headers of answers, codes without an error class of their own.
+"""Words that a table elsewhere does not explain: levels, headers of answers, codes without an error class of their own,
+and the words of `headway top`.
 
 `headway explain` and docs/reference/words.md are made from these; a test holds them complete.
 """
@@ -94,5 +95,67 @@ CODES: Mapping[str, str] = MappingProxyType(
         "mismatched_model": "A line of a batch asks for another model than the first one.",
         "empty_file": "The file of a batch holds no request.",
         "input_file_not_found": "The file of a batch is not here.",
+    }
+)
+
+# Codes that are answered with a status that no class of theirs has. Those of a batch's lines have none.
+STATUS_CODES: Mapping[int, tuple[str, ...]] = MappingProxyType(
+    {
+        400: (
+            *("invalid_value", "missing_required_parameter", "unsupported_parameter", "unsupported_feature"),
+            *("invalid_json", "invalid_body", "invalid_http", "invalid_path", "invalid_header", "request_too_large"),
+            "lane_not_allowed",
+        ),
+        401: ("missing_api_key",),
+        404: ("model_not_found", "request_not_found"),
+        405: ("method_not_allowed",),
+        429: ("concurrency_limit", "requests_per_minute", "tokens_per_minute"),
+        500: ("internal_error", "row_failed", "engine_down"),
+        502: (
+            *("worker_unreachable", "worker_closed", "worker_garbage", "worker_error", "worker_removed"),
+            "worker_lost",
+        ),
+        503: ("workers_overloaded", "engine_down"),
+        504: ("worker_timeout",),
+    }
+)
+
+# Words of `headway top`, but for those that another table here explains: the name whose meaning they have.
+COLUMNS: Mapping[str, str] = MappingProxyType(
+    {
+        "requests": "headway_requests_in_service",
+        "sequences": "headway_sequences_running",
+        "tokens": "headway_step_tokens",
+        "queue": "headway_requests_waiting",
+        "KV": "headway_kv_usage_ratio",
+        "ladder": "headway_ladder_level",
+        "pressure": "headway_ladder_pressure_ratio",
+        "wanted": "headway_desired_replicas",
+        "requests/s": "headway_requests_total",
+        "tokens/s": "headway_prefill_tokens_total",
+        "prefill": "headway_prefill_tokens_total",
+        "decode": "headway_decode_tokens_total",
+        "preemptions/s": "headway_preemptions_total",
+        "in flight": "headway_worker_requests_in_flight",
+        "window": "headway_worker_window_sequences",
+        "running": "headway_worker_running",
+        "waiting": "headway_worker_waiting",
+        "on trial": "headway_worker_up",
+        "down": "headway_worker_up",
+        "draining": "headway_worker_draining",
+        "limited/s": "headway_tenant_requests_total",
+        "share": "headway:tenant_share:ratio_rate5m",
+        "by weight": "headway:tenant_weight_share:ratio",
+    }
+)
+COLUMN_WORDS: Mapping[str, str] = MappingProxyType(
+    {
+        "p50": "What half of them do not exceed; interpolated in a bucket of the histogram.",
+        "p90": "What nine in ten of them do not exceed; interpolated in a bucket of the histogram.",
+        "p99": "What 99 in a hundred of them do not exceed; interpolated in a bucket of the histogram.",
+        "mean": "Their sum over their number, in the window.",
+        "count": "How many there were in the window.",
+        "worker": "A server that a gateway sends requests to, by its id.",
+        "tenant": "Whose API key requests come with.",
     }
 )
