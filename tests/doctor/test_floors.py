@@ -162,7 +162,7 @@ def test_no_finding_advises_what_is_set_so_already() -> None:
         "prefix_cache_scope": "shared",
     }  # fmt: skip
     sick = (
-        facts({"waiting": 8.0, "running": [2.0, 3.0, 4.0] * 20 + [3.0]}, spreads=QUEUED),
+        facts({"waiting": 8.0, "running": [2.0, 3.0, 4.0] * 20 + [3.0]}, {"prompt_tokens": 400_000.0}, QUEUED),
         facts({"running": 50.0, "waiting": 8.0, "kv_ratio": 1.0}, {"preemptions": 150.0}, QUEUED),
         facts({"running": 16.0, "waiting": 8.0}, spreads={**QUEUED, "decode_s": spread(*[1.0] * 9, *[40.0] * 2)}),
         facts({"waiting": 3.0}, {"prompt_tokens": 400_000.0}, {"itl_s": spread(0.02, 0.6, count=3_000), **QUEUED}),

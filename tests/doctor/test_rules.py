@@ -87,11 +87,16 @@ def test_waiting_while_slots_and_kv_are_free_is_the_prompts() -> None:
 
 
 def test_prompts_of_one_length_cannot_be_the_long_ones() -> None:
-    assert first(facts({"waiting": 3.0, "running": [2.0, 3.0, 4.0] * 20 + [3.0]}, spreads=QUEUED)) == "overload"
+    running = [2.0, 3.0, 4.0] * 20 + [3.0]
+    assert first(facts({"waiting": 3.0, "running": running}, {"prompt_tokens": 400_000.0}, QUEUED)) == "overload"
 
 
 def test_lengths_that_are_not_told_are_nobody_s_fault() -> None:
-    made = facts({"waiting": 3.0, "running": [2.0, 3.0, 4.0] * 20 + [3.0]}, spreads={**QUEUED, "prompt_tokens": None})
+    made = facts(
+        {"waiting": 3.0, "running": [2.0, 3.0, 4.0] * 20 + [3.0]},
+        {"prompt_tokens": 400_000.0},
+        {**QUEUED, "prompt_tokens": None},
+    )
     assert first(made) == "overload"
     assert "long-prompt-interference" not in causes(made)
 
@@ -114,7 +119,8 @@ def test_before_anybody_ends_those_who_wait_tell_how_long_prompts_are(lengths: l
 def test_a_balance_below_the_slots_is_not_their_limit_where_steps_are_full() -> None:
     running = {"waiting": 30.0, "running": 14.0}
     assert first(facts(running, spreads=QUEUED)) == "slot-limit"  # a lane's own, for all that is told
-    assert first(facts({**running, "step_tokens": 512.0}, spreads=QUEUED)) == "overload"
+    full = facts({**running, "step_tokens": 512.0}, {"prompt_tokens": 400_000.0}, QUEUED)
+    assert first(full) == "overload"
 
 
 def test_work_done_twice_is_thrash_and_explains_the_queue() -> None:

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from headway.doctor.facts import Facts
-from headway.doctor.finding import Finding, in_effect
+from headway.doctor.finding import Change, Finding, in_effect
 from headway.doctor.rules import RULES
 from headway.doctor.rules.case import Case, study
 from headway.doctor.split import Split
+from headway.metrics.server_flags import in_words_of
 
 # Requests below which health is not told from a percentile: one beyond the p95. What is wrong shows in fewer, though
 # not in a few: the first ones of a server are slow.
@@ -37,10 +39,16 @@ def diagnose(facts: Facts) -> Diagnosis:
     """What is wrong, if anything."""
     case = study(facts)
     found = _believed(case, _first_causes([finding for rule in RULES if (finding := rule(case)) is not None]))
-    found = [replace(one, changes=tuple(c for c in one.changes if not in_effect(c, facts.settings))) for one in found]
+    found = [replace(one, changes=_advised(one.changes, facts)) for one in found]
     if found and facts.unseen:
         facts = facts.with_notes(facts.unseen)
     return Diagnosis(facts, case.split, tuple(found), "" if found else _blind(case))
+
+
+def _advised(changes: Sequence[Change], facts: Facts) -> tuple[Change, ...]:
+    """Those that are not in effect already, in the words of the server; what nobody can set there is left out."""
+    said = [(one, in_words_of(facts.speaks, one.words)) for one in changes if not in_effect(one, facts.settings)]
+    return tuple(replace(one, words=words) for one, words in said if words is not None)
 
 
 def _believed(case: Case, found: list[Finding]) -> list[Finding]:

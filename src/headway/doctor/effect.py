@@ -21,6 +21,7 @@ from headway.core.scheduler.limits import SchedulerLimits
 from headway.core.scheduler.policies import POLICIES
 from headway.doctor.facts import Asked, Facts, Promise
 from headway.doctor.finding import Change, Finding
+from headway.metrics.server_flags import in_words_of
 from headway.simulate import Run, Stuck, VirtualRequest, VirtualSettings, VirtualWorker, simulate
 from headway.simulate.fit.terms import step_cost
 
@@ -88,8 +89,7 @@ def _with_effect(finding: Finding, facts: Facts, asked: Sequence[Asked], base: O
 
     found = sorted(((change, _after(change, facts, asked)) for change in finding.changes), key=standing)
     told = [
-        f"with {_CHANGES[change.setting].format(change.value)}: {after}"
-        + ("" if after.better_than(base) else ", no better")
+        f"with {_named(change, facts)}: {after}" + ("" if after.better_than(base) else ", no better")
         for change, after in found
         if after is not None
     ]
@@ -108,15 +108,21 @@ def _after(change: Change, facts: Facts, asked: Sequence[Asked]) -> Outcome | No
 
 
 _CHANGES = {
-    "max_num_seqs": "max-num-seqs {}",
-    "max_num_batched_tokens": "max-num-batched-tokens {}",
-    "kv_full": "kv-full {}",
+    "max_num_seqs": "--max-num-seqs {}",
+    "max_num_batched_tokens": "--max-num-batched-tokens {}",
+    "kv_full": "--kv-full {}",
     "kv_cache": "twice the KV",
     "replicas": "a second replica",
     "slo_itl": "headway's pacing at --slo-itl {}",
     "long_prompt_tokens": f"headway, and prompts from {{}} tokens on in {LONG_PROMPT_SLOTS} slots of their own",
     "clamp_output_tokens": "answers of at most {} tokens",
 }
+
+
+def _named(change: Change, facts: Facts) -> str:
+    """As the server calls it."""
+    words = _CHANGES[change.setting].format(change.value)
+    return (in_words_of(facts.speaks, words) or words).removeprefix("--")
 
 
 def _service(facts: Facts, change: Change | None) -> _Service:

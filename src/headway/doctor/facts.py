@@ -213,6 +213,11 @@ class Facts:
     heard: Mapping[str, Heard] = field(default_factory=dict)  # by instance; the only one there is has no name
 
     @property
+    def speaks(self) -> str:
+        """Whose flags it has: headway's as well where it tells its configuration, under whatever names its metrics."""
+        return "headway" if self.settings.told else self.kind
+
+    @property
     def is_gateway(self) -> bool:
         """It sends requests on, and does not see what steps its workers take."""
         return "window_seqs" in self.service.gauges

@@ -72,7 +72,7 @@ def split_words(diagnosis: Diagnosis) -> str:
     known = {name: value for name in PARTS if (value := getattr(split, name)) is not None}
     if split.own_s is None and split.prefill_s is not None:
         known["prefill_s"] = split.prefill_s
-    if not known:
+    if set(known) <= {"network_s"}:  # without the rest it is no time to a first token
         return ""
     parts = " + ".join(f"{NAMES.get(name, 'prefill')} {value:.2f}" for name, value in known.items())
     unknown = [

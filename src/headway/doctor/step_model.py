@@ -6,6 +6,7 @@ step, and a time for each prompt token and each decoded one (the model of `core/
 
 from __future__ import annotations
 
+from dataclasses import replace
 from itertools import combinations
 
 import numpy as np
@@ -87,9 +88,11 @@ def steps_of(facts: Facts, model: StepTime) -> Steps:
     return Steps(model, context_tokens(facts.service), longest, facts.prefill_step_ns)
 
 
-def prefill_share(facts: Facts, model: StepTime) -> float | None:
-    """Of the engine's time in the window, what went to prompts: 0 … 1."""
+def prefill_share(facts: Facts, model: StepTime, *, queued: bool = False) -> float | None:
+    """Of the engine's time in the window, what went to prompts: 0 … 1. `queued`: while somebody waits."""
     service = facts.service
+    if queued:
+        service = _while_queued(service)
     prompt, decode = service.increase("prompt_tokens"), service.increase("generation_tokens")
     if prompt is None or decode is None:
         return None
@@ -99,6 +102,19 @@ def prefill_share(facts: Facts, model: StepTime) -> float | None:
     rest_ns = model.step_ns * steps + model.decode_seq_ns * decode
     rest_ns += model.context_token_ns * decode * context_tokens(service)
     return work_ns / (work_ns + rest_ns) if work_ns + rest_ns > 0 else None
+
+
+def _while_queued(service: Part) -> Part:
+    """What was counted in the intervals that somebody waits in, and who ran then."""
+    waiting = service.gauge("waiting") + np.nan_to_num(service.gauge("preempted"))
+    queued = (waiting[1:] > 0) | (waiting[:-1] > 0)
+    there = np.concatenate(([False], queued)) | np.concatenate((queued, [False]))
+    totals = {
+        name: np.concatenate(([0.0], np.nancumsum(np.where(queued, service.steps_of(name), 0.0))))
+        for name in service.totals
+    }
+    gauges = {name: np.where(there, series, np.nan) for name, series in service.gauges.items()}
+    return replace(service, totals=totals, gauges=gauges)
 
 
 def _counts_hits(facts: Facts) -> float:

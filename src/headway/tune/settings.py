@@ -7,17 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-# Our names -> the flags of each server that has such limits.
-FLAGS: Mapping[str, Mapping[str, str]] = {
-    "headway": {
-        "max_num_seqs": "--max-num-seqs",
-        "max_num_batched_tokens": "--max-num-batched-tokens",
-        "long_prompt_slots": "--long-prompt-slots",
-        "long_output_slots": "--long-output-slots",
-    },
-    "vllm": {"max_num_seqs": "--max-num-seqs", "max_num_batched_tokens": "--max-num-batched-tokens"},
-    "sglang": {"max_num_seqs": "--max-running-requests", "max_num_batched_tokens": "--chunked-prefill-size"},
-}
+from headway.metrics.server_flags import FLAGS, flag_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,8 +41,9 @@ class Settings:
 
     def flags(self, kind: str) -> str:
         """As the command line of a server of this kind has them; what it knows no flag for is left out."""
-        names = FLAGS.get(kind, FLAGS["vllm"])
-        return " ".join(f"{names[name]} {value}" for name, value in self.given.items() if name in names)
+        known = kind if kind == "headway" or kind in FLAGS else "vllm"
+        named = [(flag_of(known, name), value) for name, value in self.given.items()]
+        return " ".join(f"{flag} {value}" for flag, value in named if flag is not None)
 
     @classmethod
     def of(cls, told: Mapping[str, Any]) -> Settings | None:

@@ -46,9 +46,10 @@ def cold_cache(case: Case) -> Finding | None:
         "high" if confidence == "high" else "medium",
         (
             Change("warm it before traffic comes: send each common beginning once after a start, then report ready"),
-            Change("put what is the same for all first in prompts; --prefix-cache-scope shared lets tenants share it",
-                   "prefix_cache_scope", "shared"),
-            Change("more KV, so that what is asked again is still there (--kv-cache-gib, --gpu-memory-utilization)"),
+            Change("put what is the same for all first in prompts"),
+            Change("--prefix-cache-scope shared lets tenants share what is the same for all", "prefix_cache_scope",
+                   "shared"),
+            Change("more KV, so that what is asked again is still there: a larger --kv-cache-gib"),
         ),
         cost_s=saved_s + (case.split.queue_s or 0.0) + (case.split.interference_s or 0.0),
         explains=(

@@ -47,6 +47,16 @@ class Waited:
     limit_told: bool
 
 
+@dataclass(frozen=True, slots=True)
+class Unfinished:
+    """Who is still inside at the end, and is in no distribution of those who have ended: how many, and for how long
+    they waited on average.
+    """
+
+    requests: float
+    waited_s: float
+
+
 @dataclass(frozen=True, slots=True, eq=False)
 class Case:
     """What rules read."""
@@ -56,6 +66,8 @@ class Case:
     steps: Steps | None  # what the model of steps says
     waited: Waited | None
     prefill_share: float | None  # of the engine's time
+    prefill_queued: float | None = None  # the same while somebody waits
+    unfinished: Unfinished | None = None
 
     @property
     def service(self) -> Part:
@@ -76,9 +88,31 @@ class Case:
         promise_s, found = self.facts.promise.ttft_s, self.ttft_tail
         queue_s = self.split.queue_s or 0.0
         if found is None:
-            return queue_s > promise_s
+            return queue_s > promise_s or self.outnumbered
         avoidable = queue_s + (self.split.interference_s or 0.0)
-        return found[1] > promise_s and self.split.share(avoidable) >= WASTE
+        beyond = found[1] > promise_s or self.late_inside
+        return beyond and (self.split.share(avoidable) >= WASTE or self.outnumbered)
+
+    @property
+    def late_inside(self) -> bool:
+        """Have so many of those who are still inside waited too long that a percentile of all would tell it?"""
+        some, ttft, promise_s = self.unfinished, self.ttft, self.facts.promise.ttft_s
+        if some is None or ttft is None or some.waited_s <= promise_s:
+            return False
+        late = some.requests + ttft.share_above(promise_s) * ttft.count
+        return late >= (0.01 if ttft.count >= ENOUGH_FOR_P99 else 0.05) * (some.requests + ttft.count)
+
+    @property
+    def outnumbered(self) -> bool:
+        """How long a request waits is not told, and no fewer wait than run: each lets a whole answer go before it."""
+        waiting = self.service.mean("waiting") or 0.0
+        return self.split.queue_s is None and waiting >= max(1.0, self.running)
+
+    @property
+    def wait_words(self) -> str:
+        """For how long they wait, as far as it is known."""
+        queue_s = self.split.queue_s
+        return f"for {queue_s:.2f} s each" if queue_s is not None else "for how long is not told"
 
     @property
     def itl(self) -> Spread | None:
@@ -93,6 +127,11 @@ class Case:
         """Is it so much of a TTFT that it can be blamed for it?"""
         return self.split.share(delay_s) >= LEAST_PART
 
+    def queue_matters(self, part: float) -> bool:
+        """The same of so much of the queue. A wait of unknown length is not a short one."""
+        queue_s = self.split.queue_s
+        return self.matters(queue_s * part) if queue_s is not None else self.outnumbered
+
     @property
     def ask_workers(self) -> str:
         """What to do where only a gateway was looked at."""
@@ -105,7 +144,13 @@ class Case:
     def missed(self) -> tuple[str, ...]:
         """Which promises are not kept, in words: by whoever saw it, server or client."""
         promise, client, found = self.facts.promise, self.facts.client, []
-        if self.late:
+        if self.late and self.late_inside and self.unfinished is not None:
+            some = self.unfinished
+            found.append(f"the {some.requests:.0f} that are still inside have waited {some.waited_s:.2f} s on average")
+        elif self.late and self.outnumbered:
+            waiting = self.service.mean("waiting") or 0.0
+            found.append(f"{waiting:.1f} requests wait while {self.running:.1f} run")
+        elif self.late:
             found.append(f"a request waits {self.split.queue_s or 0.0:.2f} s on average")
         for who, ttft in (("", self.ttft), (" at the client", client.ttft_s)):
             if (worst := tail(ttft)) is not None and worst[1] > promise.ttft_s:
@@ -168,7 +213,23 @@ def study(facts: Facts) -> Case:
     model = step_time(facts)
     share = prefill_share(facts, model) if model is not None else None
     steps = steps_of(facts, model) if model is not None else None
-    return Case(facts, split(facts), steps, _waited(facts, share), share)
+    queued = prefill_share(facts, model, queued=True) if model is not None else None
+    waited = _waited(facts, share)
+    return Case(facts, split(facts), steps, waited, share, queued, _unfinished(facts, waited))
+
+
+def _unfinished(facts: Facts, waited: Waited | None) -> Unfinished | None:
+    """What was waited in all, less what those account for who have ended."""
+    queue = facts.service.spread("queue_s")
+    inside = sum(_last(facts.service.gauge(name)) for name in ("running", "waiting"))
+    if waited is None or queue is None or inside < 1:
+        return None
+    return Unfinished(inside, max(0.0, waited.request_s - queue.sum) / inside)
+
+
+def _last(series: Floats) -> float:
+    known = series[np.isfinite(series)]
+    return float(known[-1]) if len(known) else 0.0
 
 
 def _stutters(itl: Spread, promise: Promise) -> bool:

@@ -64,7 +64,8 @@ def slow_preprocessing(case: Case) -> Finding | None:
         "high" if told is not None else "medium",
         (
             Change("use a fast tokenizer (tokenizer.json), and keep chat templates plain"),
-            Change("give the server's front another core or process: vLLM --api-server-count 2", "api_server_count", 2),
+            Change("give the server's front another core, or a process of its own"),
+            Change("several such processes: --api-server-count 2", "api_server_count", 2),
             Change("send shorter prompts: retrieval, tool definitions and history are tokenised on each call"),
         ),
         cost_s=before_s,
@@ -83,7 +84,7 @@ def client_limited(case: Case) -> Finding | None:
         "low-rate",
         (f"it sent 1 in 100 requests {lag_s * 1e3:.0f} ms after they were due",),
         "high",
-        (Change("give `headway bench` more cores (--processes), or test from another machine"),),
+        (Change("give `headway bench --processes` more cores, or test from another machine"),),
         cost_s=lag_s,
         explains=("network-delay",),
     )

@@ -68,7 +68,7 @@ def _severe(lost: float | None, each: float | None) -> bool:
 
 def kv_exhausted(case: Case) -> Finding | None:
     waited = case.waited
-    if waited is None or not case.late or waited.kv < MOST or not case.matters((case.split.queue_s or 0) * waited.kv):
+    if waited is None or not case.late or waited.kv < MOST or not case.queue_matters(waited.kv):
         return None
     service, kv = case.service, case.service.mean("kv_ratio")
     free = f" of {waited.limit:.0f} slots" if waited.limit_told and waited.limit is not None else ""
@@ -88,8 +88,8 @@ def kv_exhausted(case: Case) -> Finding | None:
         else "The KV cache is full: requests wait for memory, not for compute",
         "memory",
         tuple(evidence),
-        "high" if kv is not None and kv >= 0.9 else "medium",
-        (*_more_kv(case), _fewer_tokens(case)),
+        "high" if kv is not None and kv >= 0.9 and not case.outnumbered else "medium",
+        (*_more_kv(case), *_fewer_tokens()),
         cost_s=(case.split.queue_s or 0.0) * waited.kv,
         explains=(
             *("slot-limit", "overload", "long-prompt-interference"),
@@ -113,10 +113,10 @@ def _more_kv(case: Case | None = None) -> tuple[Change, ...]:
             grow = f" about {factor:.1f} times as much holds those who wait now;"
     return (
         Change(
-            f"more KV:{grow} headway --kv-cache-gib, vLLM --gpu-memory-utilization, SGLang --mem-fraction-static",
+            f"more KV:{grow} a larger --kv-cache-gib",
             "kv_cache",
         ),
-        Change("--kv-cache-dtype u8 (vLLM: fp8), which holds twice as many tokens", "kv_cache_dtype", "u8"),
+        Change("--kv-cache-dtype u8, which holds twice as many tokens", "kv_cache_dtype", "u8"),
     )
 
 
@@ -131,5 +131,8 @@ def _fewer(case: Case) -> tuple[Change, ...]:
     return (Change(f"--max-num-seqs {value}: so many fit into KV at their full length", "max_num_seqs", value),)
 
 
-def _fewer_tokens(_: Case) -> Change:
-    return Change("limit --max-model-len and max_tokens to what users need, or add a replica", "max_model_len")
+def _fewer_tokens() -> tuple[Change, ...]:
+    return (
+        Change("limit --max-model-len to what users need", "max_model_len"),
+        Change("limit max_tokens to what users need, or add a replica"),
+    )

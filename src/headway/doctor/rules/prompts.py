@@ -24,11 +24,13 @@ def prompt_queue(case: Case) -> Finding | None:
     if not case.matters(delayed_s):
         return None
     prompts, share = case.prompts, case.prefill_share
+    if case.prefill_queued is not None:
+        share = case.prefill_queued
+    if share is not None and share < LEAST_SHARE:
+        return None
     if prompts is None or not case.skewed_prompts:
         full = waited.queued_share >= MOST or (share is not None and share >= MOST)
         return _overload(case, delayed_s) if full else None
-    if share is not None and share < LEAST_SHARE:
-        return None
     found = case.ttft_tail
     return Finding(
         "long-prompt-interference",
@@ -70,8 +72,11 @@ def _apart(case: Case, edge: int) -> tuple[Change, ...]:
 
 
 def _prefill_words(case: Case) -> tuple[str, ...]:
-    share = case.prefill_share
-    return (f"prompts take {share:.0%} of the engine's time, {case.window}",) if share is not None else ()
+    share, queued = case.prefill_share, case.prefill_queued
+    if share is None:
+        return ()
+    beside = f" ({queued:.0%} while somebody waits)" if queued is not None and f"{queued:.0%}" != f"{share:.0%}" else ""
+    return (f"prompts take {share:.0%} of the engine's time{beside}, {case.window}",)
 
 
 def _overload(case: Case, delayed_s: float) -> Finding:
@@ -80,7 +85,7 @@ def _overload(case: Case, delayed_s: float) -> Finding:
         "whether a few prompts are much longer than most is not told"
         if prompts is None
         else f"the median prompt is of {prompts.quantile(0.5):.0f} tokens, the p99 of {prompts.quantile(0.99):.0f}: "
-        "no few long ones make up the work"
+        f"those above four times the median make up {prompts.tail_part:.0%} of the prompt tokens, less than half"
     )
     return Finding(
         "overload",

@@ -9,6 +9,7 @@ import numpy as np
 from headway.doctor.finding import Change, Finding
 from headway.doctor.rules.case import MOST_SHOWN, Case
 from headway.doctor.spread import Floats
+from headway.metrics.server_flags import flag_of
 from headway.simulate.slots import ITL_AIM, seqs_by_kv
 
 MOST = 0.5
@@ -167,7 +168,7 @@ def slot_limit(case: Case) -> Finding | None:
     waited = case.waited
     if waited is None or not case.late or waited.slots < MOST or waited.limit is None or case.facts.is_gateway:
         return None
-    if not case.matters((case.split.queue_s or 0.0) * waited.slots):
+    if not case.queue_matters(waited.slots):
         return None
     decode_s = case.decode_s(waited.limit)
     if decode_s is not None and decode_s > case.facts.promise.itl_s:
@@ -175,13 +176,15 @@ def slot_limit(case: Case) -> Finding | None:
     to = _slots(case, waited.limit)
     queue_s, kv = case.split.queue_s or 0.0, case.service.mean("kv_ratio")
     room = f", while KV is {kv:.0%} used" if kv is not None else ""
-    name = "max_num_seqs is" if waited.limit_told else "they never run more than"
+    flag = flag_of(case.facts.speaks, "max_num_seqs")
+    called = "max_num_seqs" if flag == "--max-num-seqs" else flag
+    name = f"{called} is" if waited.limit_told else "they never run more than"
     evidence = [
         (
             f"{waited.slots:.0%} of the time that requests wait passes while all slots are taken: {name} "
             f"{waited.limit:.0f}{room}, {case.window}"
         ),
-        f"{case.service.mean('waiting') or 0.0:.1f} wait on average, for {queue_s:.2f} s each"
+        f"{case.service.mean('waiting') or 0.0:.1f} wait on average, {case.wait_words}"
         + (f"; TTFT {case.ttft_tail[0]} is {case.ttft_tail[1]:.2f} s" if case.ttft_tail else ""),
     ]
     gain, pays = (case.steps.gain(waited.limit, to), case.steps.pays(waited.limit, to)) if case.steps else (None, False)
@@ -195,7 +198,7 @@ def slot_limit(case: Case) -> Finding | None:
         "Requests wait for a slot, and the engine has room for more",
         "concurrency",
         tuple(evidence),
-        "high" if waited.limit_told else "medium",
+        "high" if waited.limit_told and not case.outnumbered else "medium",
         tuple(changes),
         cost_s=queue_s * waited.slots,
     )
@@ -211,7 +214,7 @@ def full_windows(case: Case) -> Finding | None:
     # Who has nothing while others wait is down, or of another model.
     full = ((held >= np.floor(room)) | (np.nan_to_num(held) == 0)).all(axis=0) & (np.nan_to_num(held) > 0).any(axis=0)
     share, queue_s = float(waiting[full].sum()) / max(float(waiting.sum()), 1e-9), case.split.queue_s or 0.0
-    if share < MOST or not case.matters(queue_s * share):
+    if share < MOST or not case.queue_matters(share):
         return None
     each = [
         f"{part.name if len(workers) > 1 else 'its worker'} {part.mean('in_flight') or 0.0:.1f} of "
@@ -227,7 +230,7 @@ def full_windows(case: Case) -> Finding | None:
                 f"{share:.0%} of the time that requests wait passes while every worker has as many in flight as its "
                 f"window: {', '.join(each)}, {case.window}"
             ),
-            f"{case.service.mean('waiting') or 0.0:.1f} wait at the gateway on average, for {queue_s:.2f} s each"
+            f"{case.service.mean('waiting') or 0.0:.1f} wait at the gateway on average, {case.wait_words}"
             + (f"; TTFT {case.ttft_tail[0]} is {case.ttft_tail[1]:.2f} s" if case.ttft_tail else ""),
             "a window grows while its worker has no queue and yields more for it; why it does not, the worker tells",
         ),

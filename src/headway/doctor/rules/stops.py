@@ -36,7 +36,8 @@ def engine_stalls(case: Case) -> Finding | None:
         (
             Change("look at what stopped it, in its log and the kernel's: a machine that was frozen or moved, "
                    "swapping, a device that hangs or is throttled"),
-            Change("give the engine cores of its own, which no other container uses, and as many --threads"),
+            Change("give the engine cores of its own, which no other container uses"),
+            Change("as many --threads as it has cores of its own"),
         ),
         cost_s=max(delay_s, gaps_s),
         # What is told of these is time that nobody accounts for: here it is accounted for.
