@@ -23,7 +23,8 @@ from benchmarks.pathologies import CONTROLS, PATHOLOGIES, SCENARIOS, Scenario, w
 from benchmarks.watched import Dialect, Watched
 from headway.doctor.diagnose import diagnose
 from headway.doctor.facts import Client, Facts
-from headway.doctor.scrape import Recorder, read_scrape
+from headway.doctor.recorder import Recorder
+from headway.doctor.scrape import read_scrape
 from headway.doctor.step_log import read_steps
 
 DIALECTS: tuple[Dialect, ...] = ("headway", "vllm")

@@ -11,7 +11,8 @@ import pytest
 from headway.doctor.diagnose import diagnose
 from headway.doctor.facts import Client, Facts, Part, Promise, Settings
 from headway.doctor.finding import Change, in_effect
-from headway.doctor.scrape import Recorder, read_scrape
+from headway.doctor.recorder import Recorder
+from headway.doctor.scrape import read_scrape
 from headway.doctor.spread import Spread
 from tests.doctor.making import SAMPLES, facts, lognormal, rising, spread
 

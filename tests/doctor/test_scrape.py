@@ -6,8 +6,9 @@ import math
 
 import pytest
 
+from headway.doctor.recorder import Recorder
 from headway.doctor.rules.case import study
-from headway.doctor.scrape import Recorder, Scrape, read_scrape
+from headway.doctor.scrape import Scrape, read_scrape
 from headway.doctor.split import split
 
 VLLM = """# HELP vllm:num_requests_running running

@@ -9,7 +9,8 @@ from typing import Any
 from headway.core.errors import ConfigError
 from headway.doctor.checklist import Known, LoadTest
 from headway.doctor.facts import positive
-from headway.doctor.scrape import Recorder, read_scrape
+from headway.doctor.recorder import Recorder
+from headway.doctor.scrape import read_scrape
 from headway.simulate.fit.read import json_of
 from headway.wire.asker import Asker
 

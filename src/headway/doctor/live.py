@@ -12,7 +12,8 @@ from dataclasses import replace
 from typing import Any, NamedTuple
 
 from headway.doctor.facts import Client, Facts, Promise, Settings, positive
-from headway.doctor.scrape import Recorder, Scrape, read_scrape
+from headway.doctor.recorder import Recorder
+from headway.doctor.scrape import Scrape, read_scrape
 from headway.metrics.worker_signals import read_load
 from headway.wire.asker import Asker, Unreachable
 

@@ -19,7 +19,8 @@ from urllib.parse import quote
 
 from headway.core.errors import ConfigError, HeadwayError
 from headway.doctor.facts import HELD_SAMPLES, Facts
-from headway.doctor.scrape import HEADWAY, LENT, Recorder, Scrape, instance_of
+from headway.doctor.recorder import Recorder
+from headway.doctor.scrape import HEADWAY, LENT, Scrape, instance_of
 from headway.metrics.server_names import of_one_rank
 from headway.wire.asker import Asker
 
