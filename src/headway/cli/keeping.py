@@ -72,6 +72,11 @@ class Keeping:
         if self.background is not None:
             await self.background.drain()
 
+    async def ended(self) -> None:
+        """What runs has ended: an answer that is there is on the disk as well."""
+        if self.background is not None:
+            await self.background.ended()
+
     async def close(self) -> None:
         """What still runs is put back, and is done after the next start."""
         if self.background is None:

@@ -90,7 +90,7 @@ async def _serve(layers: Layers, effective: Effective, sock: socket) -> None:
         print(banner(engine, name, url_of(sock)), flush=True)
         await signals.asked.wait()
         await keeping.drain()
-        await _drain(engine, signals, config.drain_timeout)
+        await _drain(engine, keeping, signals, config.drain_timeout)
 
 
 class EngineReload:
@@ -126,11 +126,11 @@ def gateway_config(config: ServeConfig, name: str) -> GatewayConfig:
     )
 
 
-async def _drain(engine: Engine, signals: StopSignals, timeout_s: float) -> None:
+async def _drain(engine: Engine, keeping: Keeping, signals: StopSignals, timeout_s: float) -> None:
     """Refuse what is new and let the rest finish, until `timeout_s` is over or a second signal comes."""
     inside = engine.snapshot().requests
     log.info("stopping: %s may finish within %.0f s; signal again to stop at once", counted(inside), timeout_s)
-    drained = asyncio.create_task(engine.drain())
+    drained = asyncio.create_task(_ended(engine, keeping))
     insisted = asyncio.create_task(signals.insisted.wait())
     await asyncio.wait({drained, insisted}, timeout=timeout_s, return_when=asyncio.FIRST_COMPLETED)
     if not drained.done():
@@ -138,3 +138,8 @@ async def _drain(engine: Engine, signals: StopSignals, timeout_s: float) -> None
         log.warning("%s: %s ended with an error", cause, counted(engine.snapshot().requests))
     for task in (drained, insisted):
         task.cancel()
+
+
+async def _ended(engine: Engine, keeping: Keeping) -> None:
+    await engine.drain()
+    await keeping.ended()

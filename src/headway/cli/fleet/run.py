@@ -91,7 +91,7 @@ async def _serve(gateway: Gateway, config: ServeConfig, sock: socket, tracing: T
         gc.set_threshold(50_000, 20, 50)
         await signals.asked.wait()
         await keeping.drain()
-        await _drain(gateway, signals, gateway.effective.config.drain_timeout)
+        await _drain(gateway, keeping, signals, gateway.effective.config.drain_timeout)
         await keeping.close()
         await gateway.close()
     return None
@@ -136,16 +136,21 @@ def _quotas(gateway: Gateway) -> str:
     return f"shared at {quotas.where} by {quotas.sharing.gateways} gateways" if quotas is not None else ""
 
 
-async def _drain(gateway: Gateway, signals: StopSignals, timeout_s: float) -> None:
+async def _drain(gateway: Gateway, keeping: Keeping, signals: StopSignals, timeout_s: float) -> None:
     inside = gateway.front.admission.requests
     log.info("stopping: %s may finish within %.0f s; signal again to stop at once", counted(inside), timeout_s)
-    ends: tuple[Coroutine[Any, Any, Any], ...] = (gateway.driver.drain(), signals.insisted.wait())
+    ends: tuple[Coroutine[Any, Any, Any], ...] = (_ended(gateway, keeping), signals.insisted.wait())
     tasks = [asyncio.create_task(end) for end in ends]
     await asyncio.wait(tasks, timeout=timeout_s, return_when=asyncio.FIRST_COMPLETED)
     if not tasks[0].done():
         log.warning("%s ended with an error", counted(gateway.front.admission.requests))
     for task in tasks:
         task.cancel()
+
+
+async def _ended(gateway: Gateway, keeping: Keeping) -> None:
+    await gateway.driver.drain()
+    await keeping.ended()
 
 
 def _is_loopback(host: str) -> bool:

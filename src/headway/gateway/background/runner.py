@@ -94,6 +94,11 @@ class Runner:
             await self._feeding  # not cancelled: what it has just claimed would be nobody's
             self._feeding = None
 
+    async def ended(self) -> None:
+        """What runs has ended, and is written down."""
+        while self._running:
+            await asyncio.wait(list(self._running.values()))
+
     async def close(self) -> None:
         """What runs is stopped and put back."""
         await self.stop_feeding()

@@ -83,6 +83,9 @@ class Background:
     async def drain(self) -> None:
         await self.runner.stop_feeding()
 
+    async def ended(self) -> None:
+        await self.runner.ended()
+
     async def close(self) -> None:
         """Idempotent."""
         if not self.opened:
